@@ -73,8 +73,12 @@ class AccessKind(StrEnum):
 
     CLOCK = "clock"
     VARIABLE = "variable"
+    SET_VARIABLE = "set variable"
     READ_FILE = "read file"
     WRITTEN_FILE = "written file"
+    READ_FOLDER = "read folder"
+    MADE_FOLDER = "made folder"
+    DATABASE = "database"
     PRINT = "print"
     LOG = "log"
     PROGRAM = "program"
@@ -83,7 +87,22 @@ class AccessKind(StrEnum):
 
     @property
     def is_read(self) -> bool:
-        return self in (AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.READ_FILE)
+        return self in (
+            AccessKind.CLOCK,
+            AccessKind.VARIABLE,
+            AccessKind.READ_FILE,
+            AccessKind.READ_FOLDER,
+            AccessKind.DATABASE,
+        )
+
+    @property
+    def is_path(self) -> bool:
+        return self in (
+            AccessKind.READ_FILE,
+            AccessKind.WRITTEN_FILE,
+            AccessKind.READ_FOLDER,
+            AccessKind.MADE_FOLDER,
+        )
 
 
 class Access(Frozen):
@@ -94,6 +113,9 @@ class Access(Frozen):
 
 
 _VERBS = {
+    AccessKind.SET_VARIABLE: "sets",
+    AccessKind.MADE_FOLDER: "makes",
+    AccessKind.DATABASE: "queries",
     AccessKind.WRITTEN_FILE: "writes",
     AccessKind.PRINT: "prints",
     AccessKind.LOG: "logs to",
@@ -106,6 +128,10 @@ _VERBS = {
 _NOUNS = {
     AccessKind.CLOCK: "the clock",
     AccessKind.VARIABLE: "the variable",
+    AccessKind.SET_VARIABLE: "the variable",
+    AccessKind.READ_FOLDER: "the folder",
+    AccessKind.MADE_FOLDER: "the folder",
+    AccessKind.DATABASE: "a database",
     AccessKind.READ_FILE: "the file",
     AccessKind.WRITTEN_FILE: "the file",
 }
@@ -120,8 +146,8 @@ def of_accesses(accesses: Sequence[Access]) -> str:
     """Return what is accessed as a part of a sentence, such as `reads the file bias.txt and prints`."""
     by_verb: dict[str, list[str]] = {}
     for access in accesses:
-        is_file = access.kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE)
-        noun = (_NOUNS.get(access.kind, ""), (is_file and PurePath(access.name).name) or access.name)
+        name = (access.kind.is_path and PurePath(access.name).name) or access.name
+        noun = (_NOUNS.get(access.kind, ""), name)
         by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
     return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 

@@ -41,11 +41,11 @@ from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.records.text import spell_times
 from bakeoff.truth import rounding_limits
-from bakeoff.truth.eager_error import ErrorSpread
-from bakeoff.truth.errors import OutputErrors, Outputs, errors_of
+from bakeoff.truth.errors import EagerErrors, ErrorSpread, OutputErrors, errors_of
 from bakeoff.truth.matching import (
     Matched,
     OtherTypes,
+    Outputs,
     as_pairs,
     labels,
     match,
@@ -177,7 +177,6 @@ def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
 
 
 def _not_finite(errors: Sequence[OutputErrors]) -> str:
-    """Say how many values are not finite on one side only, or not in the same way, and on which side."""
     counts = {
         "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
         "value(s) finite where the reference's are infinite or NaN": sum(
@@ -239,7 +238,7 @@ def _checked_outputs(
     return [
         _checked_exactly(each, rmse, precision)
         if each.is_whole
-        else _checked_by_rounding(each, rmse, spread, precision)
+        else _checked_by_rounding(each, rmse, spread, precision, reference.longest_sum)
         for each, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
     ]
 
@@ -262,47 +261,56 @@ def _checked_exactly(errors: OutputErrors, eager_rmse: float, precision: Precisi
 
 
 def _checked_by_rounding(
-    errors: OutputErrors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
+    errors: OutputErrors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision, longest_sum: int
 ) -> _CheckedOutput:
     """Check an output by the limits of rounding: over all, by slices, of the worst value, by magnitudes."""
     size = errors.reference_rms
     floor = rounding_limits.rounding_floor(precision, size)
-    limit = rounding_limits.rmse_limit(precision, eager_rmse, size)
+    eager = allowed = EagerErrors((eager_rmse,), (spread,) if spread is not None else ())
+    if spread is not None:
+        allowed = eager.or_of_sums(precision, longest_sum)
+    allowed_rmse = allowed.rmse[0]
+    of_sums = (
+        f"; {allowed_rmse:.2g} counts as eager's in sums of {longest_sum:,} values" if allowed is not eager else ""
+    )
+    limit = rounding_limits.rmse_limit(precision, allowed_rmse, size)
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
     checks: list[tuple[float, str, Region | None]] = [(_share(errors.rmse, limit), overall, None)]
     worst_part = 0.0
     if spread is not None:
-        groups = spread.octaves.groups(errors.by_octave) if spread.octaves else None
+        own_groups = spread.octaves.groups(errors.by_octave) if spread.octaves else None
+        octaves = allowed.spread[0].octaves
+        groups = octaves.groups(errors.by_octave) if octaves else None
         if groups is not None:
-            limits = groups.limits(precision, limit, eager_rmse)
+            limits = groups.limits(precision, limit, allowed_rmse)
         for dimension, rmse in errors.slices.root_mean_squares.items():
             rmse = rmse.cpu()
-            eager, sizes = spread.slices[dimension]
+            of_eager, sizes = spread.slices[dimension]
             as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
-            shares = rmse / rounding_limits.slice_limits(precision, as_large, eager, sizes)
+            shares = rmse / rounding_limits.slice_limits(precision, as_large, *allowed.spread[0].slices[dimension])
             worst = int(shares.argmax())
             usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
             worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
             text = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
-                f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+                f"eager's {of_eager[worst]:.2g} there and {eager_rmse:.2g} overall"
             )
             checks.append((float(shares[worst]), text, partial(_in_slice, dimension, worst)))
-        largest = _share(errors.largest, rounding_limits.value_limit(precision, limit, spread.largest))
+        largest = _share(errors.largest, rounding_limits.value_limit(precision, limit, allowed.spread[0].largest))
         text = f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"
         checks.append((largest, text, None))
-        if groups is not None:
-            typical = groups.typical_ours / groups.typical_limits(precision, limit, eager_rmse)
+        if groups is not None and own_groups is not None:
+            typical = groups.typical_ours / groups.typical_limits(precision, limit, allowed_rmse)
             shares = groups.ours / limits
-            for kind, those, ours, eager in (
-                ("rmse", shares, groups.ours, groups.eager),
-                ("typical error", typical, groups.typical_ours, groups.typical_eager),
+            for kind, those, ours, of_eager in (
+                ("rmse", shares, groups.ours, own_groups.eager),
+                ("typical error", typical, groups.typical_ours, own_groups.typical_eager),
             ):
                 worst = int(those.argmax())
                 text = (
                     f"{kind} {ours[worst]:.2g} of the values of {groups.range_of(worst)}, "
-                    f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+                    f"eager's {of_eager[worst]:.2g} there and {eager_rmse:.2g} overall"
                 )
                 checks.append((float(those[worst]), text, partial(_of_magnitude, *groups.ends_of(worst))))
             is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
@@ -314,7 +322,7 @@ def _checked_by_rounding(
         eager_rmse=eager_rmse,
         yardstick=size,
         excess=excess,
-        reason=f"{errors.label}: {reason}",
+        reason=f"{errors.label}: {reason}{of_sums}",
         is_close=errors.rmse <= floor,
         why_close="no more than rounding" if worst_part <= rounding_limits.most_shown(precision) else BESIDE_LARGER,
         rtol=rounding_limits.ROUNDING_UNITS[precision] * precision.epsilon,
@@ -423,7 +431,6 @@ def _worst_value(
 
 
 def _sizes_of_kinds(errors: Sequence[OutputErrors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
-    """Return the root mean square over all outputs of each kind, each output counting once."""
     squares: dict[str, list[float]] = {}
     for each, output in zip(errors, training_outputs, strict=False):
         squares.setdefault(output.kind, []).append(each.reference_rms**2)

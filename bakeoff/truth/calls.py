@@ -56,7 +56,6 @@ class AlikeCalls:
 
     @property
     def can_restore(self) -> bool:
-        """Return True if this holds the state of a module."""
         return self._state is not None
 
     @property
@@ -65,7 +64,6 @@ class AlikeCalls:
         return self.can_restore or not self.traits.state
 
     def buffer(self, name: str) -> torch.Tensor:
-        """Return a buffer of the module, which must be here."""
         assert self.module is not None
         return self.module.get_buffer(name)
 
@@ -136,6 +134,7 @@ def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]
         answers += calls.play([sets[0]] * calls_before + list(sets)).outputs[calls_before:]
     for inputs in sets if calls.traits.state else ():
         answers += calls.play([inputs]).outputs
+    calls.begin()  # variables of the model's file outlive the module
     return tuple(answers)
 
 
@@ -182,7 +181,6 @@ def copied(inputs: Inputs) -> Inputs:
 
 
 def named_inputs(inputs: Inputs) -> dict[str, torch.Tensor]:
-    """Return the tensors by the names that traits give them."""
     return {f"input {place}": tensor for place, tensor in enumerate(inputs.tensors())}
 
 

@@ -33,7 +33,7 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
-from bakeoff.records.traits import Access, Decision, ModelTraits
+from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, copied, named_inputs
 from bakeoff.truth.global_settings import few_threads
@@ -42,6 +42,7 @@ from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
+from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
@@ -128,7 +129,7 @@ class Checker:
             return right.model_copy(update={"rule": f"{self._frozen} ({right.rule})"})
         if not traits.state:
             return right if self._first else self._repeated(right, answers)
-        return right if right.passed else self._after_other_calls(right, answers)
+        return self._later(right) if right.passed else self._after_other_calls(right, answers)
 
     def _eager_fails(self) -> bool:
         """Return True if eager, called now, fails the check as well, where it would pass in the reference's process."""
@@ -156,6 +157,16 @@ class Checker:
             return right
         differs = repeated if right.passed else right
         return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
+
+    def _later(self, right: Accuracy) -> Accuracy:
+        """Compare again after as many calls as the state takes to settle: a queue gives back what came long before."""
+        calls = self._traits.settles_after
+        if self._first or not calls or not self._calls.can_restore:
+            return right
+        answers = self._answers([*[self._sets[0]] * calls, *self._sets])[calls:]
+        later = self._compared(answers, Reference.load(self._files.after(calls)))
+        forgets = {"rule": f"{FORGETS.format(', '.join(self._traits.state))}: {later.rule}", "is_only_inexact": False}
+        return right if later.passed else later.model_copy(update=forgets)
 
     def _after_other_calls(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare with what eager answers after as many calls as the build may have made, and without its state."""
@@ -232,7 +243,6 @@ class Checker:
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
 
     def _unwritten_inputs(self) -> list[str]:
-        """Return the names of the inputs in which a call does not leave what eager's call leaves there."""
         traits, expected = self._traits, self._beyond.written_inputs
         if not expected:
             return []
@@ -250,13 +260,18 @@ class Checker:
 
     def _dropped(self) -> list[Access]:
         """Return what the model's own call accesses, and a call of this build does not."""
-        if not self._traits.accesses:
+        held_outside = [name for name in self._traits.grows if name in (OUTSIDE, GPU_MEMORY)]
+        if not (self._traits.accesses or held_outside):
             return []
         own = self._calls.module
         self._calls.begin()
         with OutsideWatch([*([own] if own is not None else []), *modules_in(self._compiled)]) as watch:
             self._call(self._sets[0])
-        return dropped(self._traits.accesses, watch.accesses)
+        not_held = [] if watch.ran_users_code else held_outside  # which only the model's own code does
+        return [
+            *dropped(self._traits.accesses, watch.accesses),
+            *(Access(kind=AccessKind.ATTRIBUTE, name=name) for name in not_held),
+        ]
 
     def _compared(
         self,
@@ -314,7 +329,6 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
 
 
 def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:
-    """Yield the buffers of this name in the modules that a build holds."""
     for module in modules_in(compiled):
         yield from (buffer for own, buffer in module.named_buffers() if f".{own}".endswith(f".{name}"))
 
@@ -374,7 +388,6 @@ def places_of(choices: Sequence[Decision]) -> str:
 def with_traits(
     compiled: Compiled, sets: Sequence[Inputs], traits: ModelTraits, choices: Sequence[Decision]
 ) -> Compiled:
-    """Return the build as it is measured for a model with these traits."""
     if traits.written_inputs:
         compiled = WithFreshInputs(compiled, sets)
     return WithFrozenChoices(compiled, choices) if choices else compiled

@@ -66,7 +66,6 @@ class ChoiceWatch(TorchDispatchMode):
         return found
 
     def of(self, outputs: Returned) -> dict[str, Choice]:
-        """Return the choices among the outputs of the watched call, by their places."""
         pairs = zip(outputs.places, outputs, strict=True)
         return {place: choice for place, tensor in pairs if (choice := self._choice_of(tensor)) is not None}
 
@@ -129,7 +128,6 @@ MOVING = COPYING | {aten.flip, aten.roll, aten.index_select, aten.gather, aten.i
 
 
 def watched_call(module: Any, inputs: Inputs) -> Returned:
-    """Return what eager returns, with the choices among it."""
     with ChoiceWatch() as watch:
         outputs = returned_by_call(module(*inputs.args, **inputs.kwargs))
     outputs.choices = watch.of(outputs)

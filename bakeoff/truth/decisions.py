@@ -285,7 +285,6 @@ def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
 
 
 def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:
-    """Return what was watched in a call, or None if the model does not take these inputs."""
     calls.begin()
     given = copied(calls.given(inputs))
     try:
@@ -359,7 +358,6 @@ def _as_it_was(real: torch.Tensor) -> torch.Tensor:
 
 
 def _as_mask(of_mask: Change, whole: torch.Tensor) -> torch.Tensor:
-    """Return a mask of zeros and ones with other values. Other whole numbers stay."""
     is_mask = bool(((whole == 0) | (whole == 1)).all()) and (whole.dtype is torch.uint8 or bool(whole.any()))
     return of_mask(whole) if is_mask else whole
 
@@ -373,7 +371,6 @@ def _half(mask: torch.Tensor) -> torch.Tensor:
 
 
 def _with_one_peak(real: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with one value that is a thousand times the largest one."""
     flat = real.flatten().clone()
     flat[0] = 1000 * flat.abs().max()
     return flat.view(real.shape)

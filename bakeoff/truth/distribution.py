@@ -56,7 +56,6 @@ def draws_of(calls: Sequence[Matched], labels: Sequence[str], varying: Collectio
 
 
 def difference(ours: Draws, eagers: Draws, precision: Precision) -> str:
-    """Return how outputs are distributed otherwise than eager's, or nothing."""
     for label, theirs in eagers.items():
         if label not in ours or ours[label].shape != theirs.shape:
             return f"{label} is not finite, or of another size, in some calls"

@@ -1,18 +1,48 @@
-"""Measures the errors of outputs: over all values, in slices along each dimension, by magnitude, and the largest."""
+"""Measures errors of outputs, those of builds and eager's own, and whether rounding explains how far eager is off.
+
+An error is known over all values, in slices along each dimension, by magnitude, and as the largest one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.precision import Precision
+from bakeoff.records.text import counted
+from bakeoff.truth import rounding_limits
 from bakeoff.truth.choices import Choice
-from bakeoff.truth.magnitudes import EXPONENTS, errors_by_octave
-from bakeoff.truth.matching import Matched, as_pairs, choices_of, labels
+from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
+from bakeoff.truth.matching import (
+    Matched,
+    Outputs,
+    as_pairs,
+    choices_of,
+    labels,
+    match,
+    structure_of,
+    with_structure,
+)
 
-Outputs = tuple["torch.Tensor", ...]
+UNUSUAL_ERRORS = {Precision.FP32: 1e-4, Precision.BF16: 0.1, Precision.FP16: 0.1}
+"""A larger error of eager relative to float64 must be explained. In float32 it is 1e3 times that of one operation."""
+
+MAX_ROUNDING = 1e-2
+"""An error of float32 relative to float64 with which the answer is told to be lost to rounding."""
+
+MIN_EXPLAINED_SHARE = 0.1
+"""Rounding explains an error if noise of about a rounding moves the answer by at least this share of it."""
+
+MIN_WHOLE_NUMBERS = 512
+"""Of so many whole numbers of one output, rounding may well move one over an edge, such as a pixel of a picture."""
+
+MAX_FLIPPED_SHARE = 1e-2
+"""If rounding moves more of an output's whole numbers, it decides what the answer is, and does not blur its edges."""
 
 MIN_SLICE_ELEMENTS = 4
 """The RMSE of a slice of fewer values means no more than the largest error does."""
@@ -56,7 +86,6 @@ class SliceSums:
 
 
 def _added(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return the sum of two vectors, of which the shorter one ends in zeros."""
     longer, shorter = (first, second) if first.numel() >= second.numel() else (second, first)
     total = longer.clone()
     total[: shorter.numel()] += shorter
@@ -180,7 +209,6 @@ class OutputErrors:
         return self.largest if self.is_finite_alike else math.inf
 
     def are_close(self, atol: float) -> bool:
-        """Return what torch.allclose says of all values."""
         return self.is_finite_alike and self.largest_beyond_rtol <= atol
 
 
@@ -215,3 +243,270 @@ def _chosen_values(
         return None
     values, expected = choice.values(ours, reference), choice.values(reference, reference)
     return None if values is None or expected is None else (values, expected)
+
+
+@dataclass(frozen=True)
+class ErrorSpread:
+    """How eager's error of one output is spread: its largest one, and for the slices along each dimension two rows, the
+    RMSE of each slice and the root mean square of its reference."""
+
+    largest: float
+    slices: Mapping[int, torch.Tensor]
+    octaves: EagerOctaves | None = None  # None: whole numbers
+
+    def or_larger(self, other: ErrorSpread) -> ErrorSpread:
+        slices = {dimension: rows.maximum(other.slices[dimension]) for dimension, rows in self.slices.items()}
+        octaves = self.octaves.or_larger(other.octaves) if self.octaves and other.octaves else self.octaves
+        return ErrorSpread(max(self.largest, other.largest), slices, octaves)
+
+    def off_by(self, share: float) -> ErrorSpread:
+        """Return the same with errors of this share of each real number."""
+        if self.octaves is None:
+            return self
+        slices = {dimension: torch.stack((share * sizes, sizes)) for dimension, (_, sizes) in self.slices.items()}
+        return ErrorSpread(share * self.octaves.size, slices, self.octaves.off_by(share))
+
+    def or_perturbed(self, perturbed: ErrorSpread) -> ErrorSpread:
+        """Return the same with the larger error in each part, where the other one is that of a perturbed model."""
+        if not (self.octaves and perturbed.octaves):
+            return self
+        most = rounding_limits.MAX_PERTURBED_SHARE
+        slices = {
+            dimension: torch.stack((eager.maximum(perturbed.slices[dimension][0].minimum(most * sizes)), sizes))
+            for dimension, (eager, sizes) in self.slices.items()
+        }
+        return replace(self, slices=slices, octaves=self.octaves.or_perturbed(perturbed.octaves))
+
+
+class EagerErrors(NamedTuple):
+    """The RMSE of each of eager's outputs over all input sets, and how its error is spread."""
+
+    rmse: tuple[float, ...]
+    spread: tuple[ErrorSpread, ...]
+
+    def or_larger(self, other: EagerErrors) -> EagerErrors:
+        return EagerErrors(
+            tuple(map(max, self.rmse, other.rmse)), tuple(map(ErrorSpread.or_larger, self.spread, other.spread))
+        )
+
+    def or_perturbed(self, perturbed: EagerErrors) -> EagerErrors:
+        """Return the same with the larger error in each part, where the others are those of a perturbed model."""
+        return self._replace(spread=tuple(map(ErrorSpread.or_perturbed, self.spread, perturbed.spread)))
+
+    def or_of_sums(self, precision: Precision, length: int) -> EagerErrors:
+        """Return the same, and at least the errors that sums of so many values count as having."""
+        share = rounding_limits.error_of_sum(precision, length)
+        spread = tuple(known.off_by(share) for known in self.spread)
+        rmse = tuple(share * known.octaves.size if known.octaves else 0.0 for known in self.spread)
+        return self.or_larger(EagerErrors(rmse, spread)) if share else self
+
+    def differs_in_parts(self, precision: Precision) -> bool:
+        """Return True if values of some magnitude or slice must be more exact than their output on the whole."""
+        if precision not in rounding_limits.ROUNDING_UNITS:
+            return False
+        for rmse, spread in zip(self.rmse, self.spread, strict=True):
+            if spread.octaves and (groups := spread.octaves.groups(spread.octaves.eager)):
+                limit = rounding_limits.rmse_limit(precision, rmse, spread.octaves.size)
+                of_parts = [groups.limits(precision, limit, rmse)]
+                of_parts += [rounding_limits.usual_limits(precision, *rows) for rows in spread.slices.values()]
+                if any(bool((limits < limit).any()) for limits in of_parts):
+                    return True
+        return False
+
+
+def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
+    """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
+    matched, problem = match(outputs, reference)
+    if problem:
+        raise BakeoffError(f"eager does not return the same in two types: {problem}")
+    all_errors = errors_of(matched, reference, 0.0)
+    sizes = {errors.label: SliceSums() for errors in all_errors}
+    octaves = {errors.label: EagerOctaves.of(errors.by_octave) for errors in all_errors}
+    for exact in reference:
+        for label, tensor in zip(labels(exact), exact, strict=True):
+            known = as_pairs(tensor).detach().to(torch.float64)
+            known = torch.where(torch.isfinite(known), known, 0.0)
+            octaves[label] = octaves[label].with_reference(known)
+            sizes[label].add(known.square())
+    spreads = []
+    for errors in all_errors:
+        slices = {
+            dimension: torch.stack((rmse, sizes[errors.label].root_mean_squares[dimension])).cpu()
+            for dimension, rmse in errors.slices.root_mean_squares.items()
+        }
+        of_output = None if errors.is_whole else octaves[errors.label]
+        spreads.append(ErrorSpread(errors.max_abs_error, slices, of_output))
+    return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
+
+
+def has_rounded_whole_numbers(outputs: Sequence[Outputs], precision: Precision) -> bool:
+    """Return True if an output has many whole numbers that are no indices. They may be real numbers that were rounded.
+
+    Narrow types round so coarsely that noise would tell of other answers.
+    """
+    return not (precision.is_16_bit or precision.is_quantised) and any(
+        tensor.numel() >= MIN_WHOLE_NUMBERS and is_whole(tensor) and label not in choices_of(each)
+        for each in outputs
+        for label, tensor in zip(labels(each), each, strict=True)
+    )
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def yardsticks(
+    eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool, only_whole: bool = False
+) -> EagerErrors:
+    """Return eager's error of each output over all input sets, or the errors of whole numbers only.
+
+    Where rounding decides, moving values by one rounding gives other shapes and whole numbers. They are no errors of
+    eager's, and a cell must have them exactly, but for a few of many whole numbers that lie on an edge.
+    """
+    if not rounding_decides:
+        return errors_of_eager(eager, exact)
+    alike = [
+        with_structure(
+            tuple(
+                value if may_differ(value, exact_value, only_whole) else exact_value
+                for value, exact_value in zip(ours, theirs, strict=True)
+            ),
+            structure_of(theirs),
+        )
+        if len(ours) == len(theirs)
+        else theirs
+        for ours, theirs in zip(eager, exact, strict=True)
+    ]
+    return errors_of_eager(alike, exact)
+
+
+def may_differ(value: torch.Tensor, exact: torch.Tensor, only_whole: bool) -> bool:
+    """Return True if the difference of two outputs is an error: that of real numbers, or of few of many whole ones."""
+    if value.shape != exact.shape:
+        return False
+    if not is_whole(exact):
+        return not only_whole
+    is_large = exact.numel() >= MIN_WHOLE_NUMBERS
+    return is_large and float((value != exact.to(value.dtype)).double().mean()) <= MAX_FLIPPED_SHARE
+
+
+def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
+    """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing.
+
+    Float64 is no reference then: rounding has decided what there is to compare. Rounding to 8 or 4 bits may change
+    every value, but no shape.
+    """
+    for ours, theirs in zip(eager, exact, strict=True):
+        chosen = choices_of(theirs)  # indices of equal values are the same
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+            is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
+            if not is_choice and (told := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
+                return f"output {place} {told} in {precision} and in float64"
+        if len(ours) != len(theirs):
+            return f"{counted(len(ours), 'output')} in {precision}, and {len(theirs)} in float64"
+    return ""
+
+
+def far_from_float64(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision, most: float = 0) -> str:
+    """Return how far eager's values are from float64's if that is more than `most` or else than usual, or nothing.
+
+    Types that round only the operands of some operators are not judged by this.
+    """
+    most = most or UNUSUAL_ERRORS.get(precision, math.inf)
+    for ours, theirs in zip(eager, exact, strict=True):
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if (error := _relative_error(one, other)) > most:
+                return f"output {place} in {precision} is {error:.2g} times its own size off what float64 gives"
+    return ""
+
+
+def is_explained_by_rounding(
+    eager: Sequence[Outputs], exact: Sequence[Outputs], noisy: Sequence[Sequence[Outputs]], precision: Precision
+) -> bool:
+    """Return True if rounding noise moves eager's values about as far as they are from float64's, where that is far.
+
+    Where it does not, float64 gives another answer for another reason: it draws other random numbers from the same
+    seed, or the model asks for the type. Then float64 is no reference for eager.
+    """
+    most = UNUSUAL_ERRORS.get(precision, math.inf)
+    return all(
+        any(_moves_so_far(one, run[number], place, MIN_EXPLAINED_SHARE * _distance(one, other)) for run in noisy)
+        for number, (ours, theirs) in enumerate(zip(eager, exact, strict=True))
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True))
+        if _relative_error(one, other) > most
+    )
+
+
+def _moves_so_far(value: torch.Tensor, moved: Outputs, place: int, distance: float) -> bool:
+    return len(moved) <= place or moved[place].shape != value.shape or _distance(value, moved[place]) >= distance
+
+
+def _of_other_kind(value: torch.Tensor, other: torch.Tensor, only_shapes: bool) -> str:
+    if value.shape != other.shape:
+        return f"has other shapes, {tuple(value.shape)} and {tuple(other.shape)},"
+    if only_shapes:
+        return ""
+    if not (value.is_floating_point() or value.is_complex()):
+        changed = int((value != other.to(value.dtype)).sum()) if value.numel() else 0
+        return f"has {changed} of {value.numel()} whole numbers different" if changed else ""
+    if value.layout is not torch.strided or value.is_nested:
+        return ""
+    if value.element_size() > 2 and not torch.equal(torch.isfinite(value), torch.isfinite(other)):
+        return "is not finite at the same places"
+    return ""
+
+
+def _relative_error(value: torch.Tensor, other: torch.Tensor) -> float:
+    size = _distance(torch.zeros_like(other), other) if _has_distance(other) else 0.0
+    return _distance(value, other) / size if size else 0.0
+
+
+def _distance(value: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the norm of the difference of two tensors of real or complex numbers, over what is finite in both."""
+    if not _has_distance(value):
+        return 0.0
+    wide = torch.complex128 if value.is_complex() else torch.float64
+    known = torch.isfinite(value) & torch.isfinite(other)
+    return float((value.to(wide)[known] - other.to(wide)[known]).abs().square().sum().sqrt())
+
+
+def _has_distance(value: torch.Tensor) -> bool:
+    is_plain = value.layout is torch.strided and not value.is_nested
+    return is_plain and (value.is_floating_point() or value.is_complex())
+
+
+def within_float32(exact: tuple[Outputs, ...], eager: Sequence[Outputs]) -> tuple[Outputs, ...]:
+    """Return the reference with eager's values where it leaves the range of float32, as `finfo(x.dtype).min` does.
+
+    The reference itself comes back if it stays within that range.
+    """
+    largest = torch.finfo(torch.float32).max
+
+    def is_beyond(value: torch.Tensor) -> torch.Tensor:
+        return value.isfinite() & (value.abs() > largest)
+
+    def within(value: torch.Tensor, of_eager: torch.Tensor) -> torch.Tensor:
+        is_double = value.dtype is torch.float64 and value.shape == of_eager.shape
+        return torch.where(is_beyond(value), of_eager.to(value), value) if is_double else value
+
+    if not any(value.dtype is torch.float64 and is_beyond(value).any() for values in exact for value in values):
+        return exact
+    return tuple(tuple(map(within, values, of_eager)) for values, of_eager in zip(exact, eager, strict=True))
+
+
+def with_varying(
+    outputs: Sequence[Outputs], drawn: Sequence[Outputs], varying: Sequence[str]
+) -> tuple[Outputs, ...] | None:
+    """Return the outputs with those that vary from `drawn`, or None if they are not the same ones."""
+    if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
+        return None
+    return tuple(
+        with_structure(
+            tuple(
+                drawn_value if label in varying else value
+                for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
+            ),
+            structure_of(ours),
+        )
+        for ours, theirs in zip(outputs, drawn, strict=True)
+    )

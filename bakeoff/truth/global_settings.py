@@ -23,7 +23,6 @@ TINY = 1e-310
 
 
 def read() -> Settings:
-    """Return the settings as they are now in this thread."""
     return {
         "threads": str(torch.get_num_threads()),
         "interop threads": str(torch.get_num_interop_threads()),

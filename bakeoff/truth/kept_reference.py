@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Memory
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.matching import Outputs
 from bakeoff.truth.reference import Reference
 
@@ -47,7 +47,6 @@ class KeptReference(NamedTuple):
 
 
 def load(path: Path) -> KeptReference | None:
-    """Return what was kept there, or None."""
     with contextlib.suppress(OSError, SafetensorError, ValueError, TypeError, KeyError):  # it may be damaged
         with safe_open(path, framework="pt") as file:
             memory = Memory.model_validate_json(file.metadata()[MEMORY])

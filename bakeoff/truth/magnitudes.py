@@ -90,7 +90,6 @@ class EagerOctaves(NamedTuple):
         return self._replace(eager_squares=squares, eager_logs=logs)
 
     def or_larger(self, other: EagerOctaves) -> EagerOctaves:
-        """Return the larger one of each error."""
         return self._replace(
             eager_squares=self.eager_squares.maximum(other.eager_squares),
             eager_logs=self.eager_logs.maximum(other.eager_logs),
@@ -212,17 +211,14 @@ class Groups(NamedTuple):
         return torch.where(sizes < self.sizes[-1], overall, growing[place])
 
     def ends_of(self, number: int) -> tuple[float, float]:
-        """Return between which powers of two the values of a group are."""
         first, last = self.exponents[number]
         return math.ldexp(1, first - EXPONENT_OF_ONE), math.ldexp(1, last + 1 - EXPONENT_OF_ONE)
 
     def range_of(self, number: int) -> str:
-        """Return in words which values a group has."""
         return "{:.2g} to {:.2g}".format(*self.ends_of(number))
 
 
 def _multiple(precision: Precision, limit: float, eager_rmse: float) -> float:
-    """Return how many times eager's error a group may have."""
     times = limit / eager_rmse if 0 < eager_rmse < math.inf else 0.0
     return max(precision.max_times_eager_rmse, min(times, ROUNDING_UNITS[precision]))
 

@@ -64,7 +64,6 @@ def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Out
 
 
 def choices_of(outputs: Outputs) -> Mapping[str, Choice]:
-    """Return what indices among the outputs chose from, by their labels."""
     structure = _structure(outputs)
     return {} if structure is None else {f"output{place}": choice for place, choice in structure.choices.items()}
 
@@ -83,7 +82,6 @@ def places_of_tensors(outputs: Outputs) -> list[int]:
 
 
 def with_choices(outputs: Outputs, choices: Mapping[int, Choice]) -> Outputs:
-    """Return the outputs with what those of these numbers chose from."""
     if (structure := _structure(outputs)) is None:
         return outputs
     structure.choices = {structure.places[number]: choice for number, choice in choices.items()}
@@ -95,7 +93,6 @@ def _structure(outputs: Outputs) -> Returned | None:
 
 
 def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
-    """Return the places of numbers that are the same in every input set."""
     structures = [structure for outputs in reference if (structure := _structure(outputs)) is not None]
     if not structures or len(structures) < len(reference):
         return set()

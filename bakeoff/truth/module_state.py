@@ -120,7 +120,6 @@ class _Variable(NamedTuple):
 
 
 def _variables(module: nn.Module) -> dict[str, _Variable]:
-    """Return the data in the user's own classes, and in the variables that their methods name."""
     found: dict[str, _Variable] = {}
     for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
         methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
@@ -166,7 +165,6 @@ def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of variables and attributes in code, and in functions that it makes."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -203,16 +201,19 @@ def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
         yield f"{name}{LENGTH}", ("length", value.qsize())
     elif depth < MAX_DEPTH and id(value) not in seen:
         seen.add(id(value))
-        if isinstance(value, list | tuple | deque | set | frozenset | dict):
-            if not (isinstance(value, deque) and value.maxlen):  # a ring of answers does not grow for ever
-                yield f"{name}{LENGTH}", ("length", len(value))
-            if len(value) <= MAX_ENTRIES and not isinstance(value, set | frozenset):
-                entries = value.items() if isinstance(value, dict) else enumerate(value)
-                for key, entry in entries:
-                    yield from _walk(f"{name}[{key!r}]", entry, depth + 1, seen)
-        elif _is_plain_object(value):
-            for key, entry in vars(value).items():
-                yield from _walk(f"{name}.{key}", entry, depth + 1, seen)
+        is_container = isinstance(value, list | tuple | deque | set | frozenset | dict)
+        if is_container and not (isinstance(value, deque) and value.maxlen):  # a ring does not grow for ever
+            yield f"{name}{LENGTH}", ("length", len(value))
+        for key, entry in _entries(value).items():
+            yield from _walk(f"{name}[{key!r}]" if is_container else f"{name}.{key}", entry, depth + 1, seen)
+
+
+def _entries(value: Any) -> dict[Any, Any]:
+    """Return what is followed within a value: entries, or attributes of an object. Members of a set have no keys."""
+    if isinstance(value, list | tuple | deque | dict):
+        entries = value if isinstance(value, dict) else dict(enumerate(value))
+        return entries if len(entries) <= MAX_ENTRIES else {}
+    return vars(value) if not isinstance(value, set | frozenset) and _is_plain_object(value) else {}
 
 
 def _is_plain_object(value: Any) -> bool:
@@ -302,46 +303,30 @@ def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
     if depth >= MAX_DEPTH or isinstance(value, _SCALARS) or id(value) in seen:
         return lambda: value
     seen.add(id(value))
-    if isinstance(value, list | deque) and len(value) <= MAX_ENTRIES:
-        entries = [_remembered(entry, depth + 1, seen) for entry in value]
-
-        def put_back_list() -> Any:
-            content = [entry() for entry in entries]
-            value.clear()
-            value.extend(content)
-            return value
-
-        return put_back_list
-    if isinstance(value, dict) and len(value) <= MAX_ENTRIES:
-        named = {key: _remembered(entry, depth + 1, seen) for key, entry in value.items()}
-
-        def put_back_dict() -> Any:
-            content = {key: entry() for key, entry in named.items()}
-            value.clear()
-            value.update(content)
-            return value
-
-        return put_back_dict
     if isinstance(value, set):
         members = set(value)
+        return lambda: _refilled(value, members)
+    if isinstance(value, tuple) or not (isinstance(value, list | deque | dict) or _is_plain_object(value)):
+        return lambda: value
+    if isinstance(value, list | deque | dict) and len(value) > MAX_ENTRIES:
+        return lambda: value
+    named = {key: _remembered(entry, depth + 1, seen) for key, entry in _entries(value).items()}
+    return lambda: _refilled(value, {key: entry() for key, entry in named.items()})
 
-        def put_back_set() -> Any:
-            value.clear()
-            value.update(members)
-            return value
 
-        return put_back_set
-    if _is_plain_object(value):
-        fields = {key: _remembered(entry, depth + 1, seen) for key, entry in vars(value).items()}
-
-        def put_back_object() -> Any:
-            for key in [key for key in vars(value) if key not in fields]:
-                del vars(value)[key]
-            vars(value).update({key: entry() for key, entry in fields.items()})
-            return value
-
-        return put_back_object
-    return lambda: value
+def _refilled(value: Any, content: Any) -> Any:
+    """Return a container or an object with this content."""
+    if isinstance(value, list | deque):
+        value.clear()
+        value.extend(content.values())
+    elif isinstance(value, dict | set):
+        value.clear()
+        value.update(content)
+    else:
+        for key in vars(value).keys() - content.keys():
+            del vars(value)[key]
+        vars(value).update(content)
+    return value
 
 
 def _remembered_array(array: np.ndarray) -> PutBack:

@@ -1,7 +1,8 @@
 """Shows a model's own code another time than that of the clock, where answers that depend on the time are compared.
 
-The functions of `time` and `datetime` stay the objects that they are, and get another implementation for a while. So
-names that a file has imported follow, a compiler sees what users' compilers see, and timed calls have the real clock.
+The functions of `time` and `datetime`, and NumPy's `datetime64`, stay the objects that they are, and get another
+implementation for a while. So names that a file has imported follow, a compiler sees what users' compilers see, and
+timed calls have the real clock.
 """
 
 import contextlib
@@ -9,8 +10,11 @@ import ctypes
 import datetime
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy
 
 from bakeoff.truth.user_code import is_users_file
 
@@ -27,15 +31,28 @@ def _given(place: int, made: Callable[[float], Any]) -> _Move:
     return move
 
 
+def _at(own: Callable[[Any], Any], given: Any, at_s: float) -> float:
+    return at_s
+
+
+def _at_ns(own: Callable[[Any], Any], given: Any, at_s: float) -> int:
+    return int(1e9 * at_s)
+
+
+def _datetime64(own: Callable[[Any], Any], given: Any, at_s: float) -> Any:
+    """Return what `numpy.datetime64` makes of its arguments, of which the first one may be `now` or `today`."""
+    moment, *unit = given or ("",)
+    if moment == "now":
+        return own((numpy.datetime64(int(at_s), "s"), *unit))
+    return own((datetime.date.fromtimestamp(at_s).isoformat(), *unit) if moment == "today" else given)
+
+
 _MOVED: dict[Any, _Move] = {
+    **dict.fromkeys((time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
     **dict.fromkeys(
-        (time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time),
-        lambda own, given, at_s: at_s,
+        (time.time_ns, time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns
     ),
-    **dict.fromkeys(
-        (time.time_ns, time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns),
-        lambda own, given, at_s: int(1e9 * at_s),
-    ),
+    **({time.clock_gettime: _at, time.clock_gettime_ns: _at_ns} if hasattr(time, "clock_gettime") else {}),
     time.localtime: _given(0, float),
     time.gmtime: _given(0, float),
     time.ctime: _given(0, float),
@@ -46,14 +63,6 @@ _MOVED: dict[Any, _Move] = {
         tzinfo=None
     ),
 }
-
-_CLOCKS = {(id(each.__self__), each.__name__) for each in (*_MOVED, datetime.date.today, datetime.datetime.today)}
-"""`today` calls `time.time`."""
-
-
-def is_clock(builtin: Any) -> bool:
-    """Return True for a function that reads a clock."""
-    return (id(getattr(builtin, "__self__", None)), getattr(builtin, "__name__", "")) in _CLOCKS
 
 
 class _Definition(ctypes.Structure):
@@ -69,18 +78,23 @@ class _Definition(ctypes.Structure):
 
 METH_CLASS = 0x10
 _ANY = ctypes.c_void_p
-_IMPLEMENTATIONS: dict[int, Any] = {
-    0x1: ctypes.PYFUNCTYPE(ctypes.py_object, _ANY, ctypes.py_object),  # METH_VARARGS
-    0x4: ctypes.PYFUNCTYPE(ctypes.py_object, _ANY, _ANY),  # METH_NOARGS
-    0x82: ctypes.PYFUNCTYPE(ctypes.py_object, _ANY, _ANY, ctypes.c_ssize_t, _ANY),  # METH_FASTCALL | METH_KEYWORDS
+_SIGNATURES: dict[int, tuple[Any, ...]] = {
+    0x1: (_ANY, ctypes.py_object),  # METH_VARARGS
+    0x4: (_ANY, _ANY),  # METH_NOARGS
+    0x8: (_ANY, ctypes.py_object),  # METH_O
+    0x82: (_ANY, _ANY, ctypes.c_ssize_t, _ANY),  # METH_FASTCALL | METH_KEYWORDS
 }
-"""The types of implementations in C, by the flags of their definitions."""
+"""The types of the arguments of implementations in C, by the flags of their definitions."""
+
+_NEW, _NEW_SLOT_BYTES = 65, 312
+"""CPython's number of a type's `tp_new`, and where in the type it lies on 64-bit machines."""
 
 _at_s: float | None = None  # what the user's code sees, or None for the real clock
+_listeners: list[Callable[[], None]] = []
+_is_replaced = False
 
 
 def is_clock_stopped() -> bool:
-    """Return True within `clock_at`."""
     return _at_s is not None
 
 
@@ -95,36 +109,95 @@ def clock_at(seconds: float | None) -> Iterator[None]:
     global _at_s
     before, _at_s = _at_s, _at_s if seconds is None else seconds
     try:
-        with contextlib.ExitStack() as replaced:
-            if before is None and seconds is not None:
-                for function, move in _MOVED.items():
-                    replaced.enter_context(_replaced(function, move))
+        with contextlib.nullcontext() if seconds is None else _all_replaced():
             yield
     finally:
         _at_s = before
 
 
 @contextlib.contextmanager
+def hearing_clock(listener: Callable[[], None]) -> Iterator[None]:
+    """Call a function each time that the user's own code reads a clock in the block."""
+    _listeners.append(listener)
+    try:
+        with _all_replaced():
+            yield
+    finally:
+        _listeners.remove(listener)
+
+
+@contextlib.contextmanager
+def _all_replaced() -> Iterator[None]:
+    global _is_replaced
+    with contextlib.ExitStack() as replaced:
+        if not _is_replaced:
+            for function, move in _MOVED.items():
+                replaced.enter_context(_replaced(function, move))
+            replaced.enter_context(_replaced_new(numpy.datetime64, _datetime64))
+            _is_replaced = True
+            replaced.callback(_none_replaced)
+        yield
+
+
+def _none_replaced() -> None:
+    global _is_replaced
+    _is_replaced = False
+
+
+@contextlib.contextmanager
 def _replaced(function: Any, move: _Move) -> Iterator[None]:
     """Have a function return the time of `clock_at` to the user's own code in the block."""
-    address = ctypes.c_void_p.from_address(id(function) + object.__basicsize__).value
+    address = _ANY.from_address(id(function) + object.__basicsize__).value
     definition = _Definition.from_address(address or 0)
     if definition.name != function.__name__.encode():
         raise RuntimeError(f"{function.__name__} is not implemented as in CPython")
-    implemented = _IMPLEMENTATIONS[definition.flags & ~METH_CLASS]
-    address_of_own = definition.implementation
-    own = implemented(address_of_own)
+    place = _ANY.from_address(ctypes.addressof(definition) + _Definition.implementation.offset)
+    with _implemented_by(place, _SIGNATURES[definition.flags & ~METH_CLASS], move):
+        yield
 
-    def moved(receiver: int, *given: Any) -> Any:
-        if _at_s is None or not is_users_file(sys._getframe(1).f_code.co_filename):
-            return own(receiver, *given)
-        if len(given) == 1:  # a tuple of arguments, or nothing
-            return move(lambda arguments: own(receiver, arguments), given[0], _at_s)
-        return move(lambda arguments: own(receiver, *arguments), given, _at_s)
 
-    replacement = implemented(moved)
-    definition.implementation = ctypes.cast(replacement, ctypes.c_void_p).value
+@contextlib.contextmanager
+def _replaced_new(kind: type, move: _Move) -> Iterator[None]:
+    """Have a type make an object for the time of `clock_at` for the user's own code in the block."""
+    slot_of = ctypes.pythonapi.PyType_GetSlot
+    slot_of.restype, slot_of.argtypes = _ANY, (ctypes.py_object, ctypes.c_int)
+    place = _ANY.from_address(id(kind) + _NEW_SLOT_BYTES)
+    if place.value != slot_of(kind, _NEW):
+        raise RuntimeError(f"{kind.__name__} is not laid out as in CPython")
+    with _implemented_by(place, (_ANY, ctypes.py_object, _ANY), move):
+        yield
+
+
+@contextlib.contextmanager
+def _implemented_by(place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move) -> Iterator[None]:
+    """Put another implementation at a place in the block, which tells the listeners, and moves what is returned.
+
+    An exception cannot leave it: who calls it gets a SystemError in its place.
+    """
+    address_of_own = place.value
+    own = ctypes.PYFUNCTYPE(ctypes.py_object, *signature)(address_of_own or 0)
+    is_tuple = signature[1] is ctypes.py_object
+
+    def moved(receiver: int, *given: Any) -> int:
+        try:
+            is_users = is_users_file(sys._getframe(1).f_code.co_filename)
+            for listener in _listeners if is_users else ():
+                listener()
+            if not is_users or _at_s is None:
+                made = own(receiver, *given)
+            elif is_tuple:
+                made = move(lambda arguments: own(receiver, arguments, *given[1:]), given[0], _at_s)
+            else:
+                made = move(lambda arguments: own(receiver, *arguments), given if len(given) > 1 else (None,), _at_s)
+        except Exception:
+            traceback.print_exc()
+            return 0
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        return id(made)
+
+    replacement = ctypes.PYFUNCTYPE(_ANY, *signature)(moved)
+    place.value = ctypes.cast(replacement, _ANY).value
     try:
         yield
     finally:
-        definition.implementation = address_of_own
+        place.value = address_of_own

@@ -3,14 +3,17 @@
 A compiler that traces a model keeps the values that were read meanwhile, and drops what else the code does.
 """
 
-import genericpath
+import contextlib
 import io
 import logging
+import mmap
 import os
+import socket
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, wraps
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any, Self
@@ -21,7 +24,7 @@ from torch import nn
 
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.truth.module_state import LENGTH, ModuleState
-from bakeoff.truth.moved_clock import is_clock
+from bakeoff.truth.moved_clock import hearing_clock
 from bakeoff.truth.user_code import hearing, is_users_file, may_be_users_data, opened
 
 _STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")})
@@ -32,19 +35,28 @@ _LIBRARIES = (*_STANDARD, *_INSTALLED, str(Path(_TORCH, "serialization.py")))
 _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
     logging.Logger.handle.__code__: (AccessKind.LOG, "self"),
-    genericpath.exists.__code__: (AccessKind.READ_FILE, "path"),
     torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
     save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
 }
 """Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
+
+_REPLACED = {
+    "stat": AccessKind.READ_FILE,
+    "lstat": AccessKind.READ_FILE,
+    "access": AccessKind.READ_FILE,
+    "write": AccessKind.WRITTEN_FILE,
+}
+"""Functions of `os` without an event, which tell of an access to their first argument."""
 
 _OF_EVENT = {
     "os.listdir": (AccessKind.READ_FILE, 0),
     "os.scandir": (AccessKind.READ_FILE, 0),
     "os.remove": (AccessKind.WRITTEN_FILE, 0),
     "os.rename": (AccessKind.WRITTEN_FILE, 1),
-    "os.mkdir": (AccessKind.WRITTEN_FILE, 0),
-    "sqlite3.connect": (AccessKind.WRITTEN_FILE, 0),
+    "os.mkdir": (AccessKind.MADE_FOLDER, 0),
+    "os.putenv": (AccessKind.SET_VARIABLE, 0),
+    "os.unsetenv": (AccessKind.SET_VARIABLE, 0),
+    "mmap.__new__": (AccessKind.READ_FILE, 0),
     "subprocess.Popen": (AccessKind.PROGRAM, 0),
     "os.system": (AccessKind.PROGRAM, 0),
     "socket.connect": (AccessKind.NETWORK, 1),
@@ -64,12 +76,17 @@ class OutsideWatch:
         self._noted: dict[Access, None] = {}
         self._states = [ModuleState(module) for module in modules]
         self._autocasts: dict[str, None] = {}
-        self._hearing = hearing(self._on_event)
-        self._profile: Any = None
+        self._held = contextlib.ExitStack()
+        self._is_looking_up = False
+        self.ran_users_code = False
 
     @property
     def accesses(self) -> tuple[Access, ...]:
-        return tuple(self._noted)
+        """What was noted. Who makes a folder may look first whether it is there."""
+        made = {access.name for access in self._noted if access.kind is AccessKind.MADE_FOLDER}
+        return tuple(
+            access for access in self._noted if not (access.kind is AccessKind.READ_FOLDER and access.name in made)
+        )
 
     @property
     def autocasts(self) -> tuple[str, ...]:
@@ -77,72 +94,128 @@ class OutsideWatch:
         return tuple(self._autocasts)
 
     def __enter__(self) -> Self:
-        self._hearing.__enter__()
-        self._profile = sys.getprofile()
+        self._held.enter_context(hearing_clock(lambda: self._add(AccessKind.CLOCK)))
+        self._held.enter_context(hearing(self._on_event))
+        for name, kind in _REPLACED.items():
+            self._held.enter_context(_heard(name, partial(self._note, kind)))
+        self._held.callback(sys.setprofile, sys.getprofile())
         sys.setprofile(self._on_call)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        sys.setprofile(self._profile)
-        self._hearing.__exit__(None, None, None)
+        self._held.close()
         for state in self._states:
             self._noted.update(dict.fromkeys(of_attributes(state.changed())))
 
     def _on_call(self, frame: FrameType, event: str, builtin: Any) -> None:
-        if event == "call" and frame.f_code is torch.autocast.__enter__.__code__:
+        self.ran_users_code = self.ran_users_code or is_users_file(frame.f_code.co_filename)
+        if event == "c_call":
+            self._on_builtin(builtin, getattr(builtin, "__name__", ""), getattr(builtin, "__self__", None), frame)
+        elif event == "call" and frame.f_code is torch.autocast.__enter__.__code__:
             if (autocast := frame.f_locals["self"])._enabled:
                 self._autocasts[str(autocast.fast_dtype).removeprefix("torch.")] = None
         elif event == "call" and frame.f_code in _OF_CODE:
             kind, argument = _OF_CODE[frame.f_code]
             named = frame.f_locals[argument]
-            if kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE):
-                self._note_file(named, frame, writes=kind is AccessKind.WRITTEN_FILE)
-            elif kind is AccessKind.LOG:
-                self._note(kind, named.name, frame)
-            elif _asks(frame.f_back, through=_STANDARD):  # libraries have variables of their own
-                self._note(kind, named, frame)
-        elif event == "c_call":
-            name = getattr(builtin, "__name__", "")
-            if builtin is print:
+            self._note(kind, named.name if kind is AccessKind.LOG else named, frame.f_back)
+
+    def _on_builtin(self, builtin: Any, name: str, owner: object, frame: FrameType) -> None:
+        writes = name.startswith("write")
+        file_kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
+        if builtin is print:
+            self._note(AccessKind.PRINT, "", frame)
+        elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
+            self._note(AccessKind.LOG, "warnings", frame)
+        elif isinstance(owner, io.IOBase) and name.startswith(("read", "write")):
+            if writes and owner in (sys.stdout, sys.stderr):
                 self._note(AccessKind.PRINT, "", frame)
-            elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
-                self._note(AccessKind.LOG, "warnings", frame)
-            elif name.startswith(("read", "write")) and isinstance(file := getattr(builtin, "__self__", 0), io.IOBase):
-                self._note_open_file(file, frame, writes=name.startswith("write"))
-            elif is_clock(builtin) and is_users_file(frame.f_code.co_filename):
-                self._note(AccessKind.CLOCK, "", frame)
+            else:
+                self._note(file_kind, getattr(owner, "name", os.devnull), frame)
+        elif isinstance(owner, mmap.mmap) and name.startswith(("read", "write", "find")):
+            self._note(file_kind, None, frame)
+        elif isinstance(owner, _Socket) and name.startswith(("send", "recv")):
+            with contextlib.suppress(OSError):  # it is connected to nothing, and what it sends to gives an event
+                self._note(AccessKind.NETWORK, owner.getpeername() or "a socket", frame)
+        elif _is_database(owner) and name.startswith(("execute", "fetch")):
+            self._note(AccessKind.DATABASE, "", frame)
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and (path := opened(arguments)):
-            self._note_file(path[0], sys._getframe(2), writes=path[1])
+            self._note(AccessKind.WRITTEN_FILE if path[1] else AccessKind.READ_FILE, path[0], sys._getframe(2))
         elif event in _OF_EVENT:
             kind, place = _OF_EVENT[event]
-            if kind in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE):
-                self._note_file(arguments[place], sys._getframe(2), writes=kind is AccessKind.WRITTEN_FILE)
-            else:
-                self._note(kind, str(arguments[place]), sys._getframe(2))
+            self._note(kind, arguments[place], sys._getframe(2))
 
-    def _note_open_file(self, file: io.IOBase, frame: FrameType, writes: bool) -> None:
-        if writes and file in (sys.stdout, sys.stderr):
-            self._note(AccessKind.PRINT, "", frame)
-        elif isinstance(name := getattr(file, "name", None), str | bytes):
-            self._note_file(name, frame, writes)
+    def _note(self, kind: AccessKind, named: Any, frame: FrameType | None) -> None:
+        """Note an access that this frame asks for. Whether it is the user's own code is looked up in files."""
+        if self._is_looking_up:
+            return
+        self._is_looking_up = True
+        try:
+            # libraries have variables of their own
+            is_variable = kind in (AccessKind.VARIABLE, AccessKind.SET_VARIABLE)
+            if _asks(frame, through=_STANDARD if is_variable else _LIBRARIES):
+                self._note_users(kind, named)
+        finally:
+            self._is_looking_up = False
 
-    def _note_file(self, name: Any, frame: FrameType, writes: bool) -> None:
-        # who asks comes first: what follows may open files itself
-        if isinstance(name, str | bytes | os.PathLike) and _asks(frame, through=_LIBRARIES):
-            path = Path(os.fsdecode(name)).absolute()
-            if may_be_users_data(path):
-                kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
-                here = Path.cwd()  # each process stands in a folder of its own
-                self._add(kind, str(path.relative_to(here) if path.is_relative_to(here) else path))
+    def _note_users(self, kind: AccessKind, named: Any) -> None:
+        """Note an access of the user's own code. A file may be named by its descriptor, or lie in a map of memory."""
+        if not kind.is_path:
+            self._add(kind, os.fsdecode(named) if isinstance(named, bytes) else str(named))
+            return
+        if named in (1, 2):
+            self._add(AccessKind.PRINT)
+            return
+        if isinstance(named, int):
+            named = _path_of(named)
+        if named is None:
+            self._add(kind)
+        elif isinstance(named, str | bytes | os.PathLike) and may_be_users_data(
+            path := Path(os.fsdecode(named)).absolute()
+        ):
+            here = Path.cwd()  # each process stands in a folder of its own
+            is_folder = kind is AccessKind.READ_FILE and path.is_dir()
+            name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+            self._add(AccessKind.READ_FOLDER if is_folder else kind, name)
 
-    def _note(self, kind: AccessKind, name: str, frame: FrameType) -> None:
-        if _asks(frame, through=_LIBRARIES):
-            self._add(kind, name)
-
-    def _add(self, kind: AccessKind, name: str) -> None:
+    def _add(self, kind: AccessKind, name: str = "") -> None:
         self._noted[Access(kind=kind, name=name)] = None
+
+
+_Socket: Any = socket.socket.__base__
+
+
+def _is_database(owner: object) -> bool:
+    return any(kind.__module__ == "sqlite3" for kind in type(owner).__mro__)
+
+
+@contextlib.contextmanager
+def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
+    """Have a function of `os` note its first argument in the block. Names that a file has imported do not follow."""
+    own = getattr(os, name)
+
+    @wraps(own)
+    def heard(named: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if os.makedirs.__code__ not in (frame.f_code, frame.f_back and frame.f_back.f_code):
+            note(named, frame)
+        return own(named, *args, **kwargs)
+
+    setattr(os, name, heard)
+    try:
+        yield
+    finally:
+        setattr(os, name, own)
+
+
+def _path_of(descriptor: int) -> str:
+    """Return the path of an open file, where the platform tells it."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        path = ""
+    return path if path.startswith("/") else os.devnull
 
 
 def of_attributes(changed: Sequence[str]) -> tuple[Access, ...]:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import Choice
-from bakeoff.truth.eager_error import ErrorSpread
+from bakeoff.truth.errors import ErrorSpread
 from bakeoff.truth.generating import Greedy
 from bakeoff.truth.magnitudes import EagerOctaves
 from bakeoff.truth.matching import (
@@ -44,6 +44,7 @@ class Reference:
     traits: ModelTraits = NO_TRAITS
     types: tuple[tuple[torch.dtype, ...], ...] = ()  # for each input set those of eager's outputs; empty: not known
     first_greedy: Greedy | None = None  # those of a contest's first precision, if this is another one
+    longest_sum: int = 1  # the number of values that the model adds up
     kept_at: str = ""  # date and time in ISO 8601, if the outputs are those of an earlier run
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
@@ -61,6 +62,7 @@ class Reference:
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
+            "longest_sum": str(self.longest_sum),
             "kept_at": self.kept_at,
             "traits": self.traits.model_dump_json(),
             "types": json.dumps([list(map(type_name, each)) for each in self.types]),
@@ -72,7 +74,6 @@ class Reference:
         partial.replace(path)
 
     def _outputs_to_save(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """Return the tensors of all outputs, and what else is known of them."""
         tensors, complex_places = {}, []
         for index, outputs in enumerate(self.outputs):
             chosen = choices_of(outputs)
@@ -117,12 +118,12 @@ class Reference:
             _traits(known),
             tuple(tuple(getattr(torch, name) for name in each) for each in json.loads(known.get("types", "[]"))),
             _greedy(known, "first_greedy"),
+            int(known.get("longest_sum", 1)),
             known.get("kept_at", ""),
         )
 
 
 def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:
-    """Return the outputs of every input set from what a file holds."""
     complex_places, by_set = set(json.loads(known["complex"])), []
     for index, structure in enumerate(json.loads(known["structures"])):
         outputs, chosen = list[torch.Tensor](), {}
@@ -141,7 +142,6 @@ def _greedy(metadata: Mapping[str, str], name: str) -> Greedy | None:
 
 
 def traits_in(path: Path) -> ModelTraits:
-    """Return what the file of a reference says of the model, or no traits where there is no such file."""
     if not path.exists():
         return NO_TRAITS
     with safe_open(path, framework="pt") as file:
@@ -201,7 +201,6 @@ class ReferenceFiles:
         return self.reference.with_suffix(".forgetful.safetensors")
 
     def all_after(self) -> Iterator[Path]:
-        """Yield the files of `after` that there are."""
         calls = 1
         while self.after(calls).exists():
             yield self.after(calls)

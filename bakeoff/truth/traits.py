@@ -50,7 +50,8 @@ SEEDS_TRIED = 4
 LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
 """Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
 
-OUTSIDE = "what the code holds outside of the module"
+OUTSIDE, GPU_MEMORY = "what the code holds outside of the module", "GPU memory"
+"""What grows that the module does not hold itself."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,9 @@ def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]
 
 
 def _answer_depends(stage: Stage, sets: Sequence[Inputs], first: Outputs) -> bool:
-    """Return True if calls before it change the answer to the first inputs."""
-    return any(not are_alike(first, stage.answer(sets[0], after=(before,))) for before in (sets[-1], sets[0]))
+    """Return True if calls before it change the answer to the first inputs: the last one, or the last few."""
+    scripts = ((sets[-1],), (sets[0],), (sets[-1],) * MAX_CALLS_BEFORE)
+    return any(not are_alike(first, stage.answer(sets[0], after=script)) for script in scripts)
 
 
 def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,7 +195,6 @@ def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
-    """Return the names of the inputs whose values a call has changed."""
     after = named_inputs(given)
     return tuple(
         name
@@ -208,7 +209,6 @@ def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
 
 
 def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
-    """Return what became longer in the first call and in the second one."""
     again = ModuleState(module).grown(between)
     return tuple(name for name in between.grown(before) if name in again)
 
@@ -223,7 +223,7 @@ def _grown_on_gpu(module: nn.Module, inputs: Inputs) -> tuple[str, ...]:
     if device is None:
         return ()
     calls = partial(call, module, copied(inputs))
-    return ("GPU memory",) if keeps_memory(calls, partial(torch.cuda.memory_allocated, device)) else ()
+    return (GPU_MEMORY,) if keeps_memory(calls, partial(torch.cuda.memory_allocated, device)) else ()
 
 
 def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int]) -> bool:
@@ -251,7 +251,6 @@ def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> 
 
 
 def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
-    """Return which outputs have values that are NaN or infinite, and how many."""
     found = []
     for label, tensor in zip(labels(outputs), outputs, strict=True):
         if tensor.is_floating_point() or tensor.is_complex():
@@ -285,7 +284,6 @@ def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[O
 
 
 def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:
-    """Return True if all dense tensors of two rows of input sets are the same."""
     return all(
         left.layout is not torch.strided or left.is_nested or torch.equal(left, right)
         for ours, theirs in zip(some, others, strict=True)

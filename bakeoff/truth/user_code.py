@@ -63,7 +63,6 @@ def _recorded_in(folder: Path) -> frozenset[Path]:
 
 @functools.cache
 def _brought() -> tuple[Path, ...]:
-    """Return the folders of Python's own modules and of Bakeoff's."""
     return (*(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")), PACKAGE)
 
 
@@ -84,12 +83,10 @@ def count_as_users(module: torch.nn.Module) -> None:
 
 
 def is_users_file(file: str) -> bool:
-    """Return True if the code of a frame with this file name is the user's own."""
     return file in _defining_models or _is_users_file(file)
 
 
 def user_modules() -> list[types.ModuleType]:
-    """Return the imported modules of the user's own, by name."""
     found = []
     for _, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -80,7 +80,6 @@ NARROWER = {wide: narrow for narrow, wide in WIDER.items()}
 
 
 def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
-    """Return `values` with tensors of a type among `types` in the other type."""
     return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)
 
 

@@ -25,7 +25,7 @@ from bakeoff.measuring.worker.loading import gradients, load, move_to_device, tr
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import Cell
 from bakeoff.truth.calls import run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 Outputs = tuple[torch.Tensor, ...]

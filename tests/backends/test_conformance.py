@@ -26,7 +26,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import Outputs, run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 from tests.backends.building import Built, built, tensors_of
 from tests.support import cells as support

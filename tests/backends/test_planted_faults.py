@@ -11,7 +11,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import Outputs, run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 from tests.support.cells import CASES, cell_of
 from tests.support.plugin import planted_faults as faults

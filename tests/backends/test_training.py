@@ -18,7 +18,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import FORWARD_BACKWARD, TASKS, TRAIN_STEP, Accuracy, Cell
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)

@@ -5,11 +5,14 @@ the same state, and a build that does not keep the state is `incorrect`.
 """
 
 import itertools
+import queue
 
+import numpy as np
 import torch
 from torch import nn
 
 STEPS = itertools.count()
+COUNTED = np.zeros(1)
 
 
 class Streaming(nn.Module):
@@ -42,3 +45,38 @@ class Stepping(nn.Module):
 
 def stepping(batch: int = 8):
     return Stepping(), torch.randn(batch, 16)
+
+
+class Delayed(nn.Module):
+    """It answers what it was given six calls before, from a queue."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.line = queue.Queue()
+        for _ in range(6):
+            self.line.put(torch.zeros(shape))
+
+    def forward(self, x):
+        self.line.put(x)
+        return x + self.linear(self.line.get())
+
+
+def delayed(batch: int = 8):
+    return Delayed((batch, 16)), torch.randn(batch, 16)
+
+
+class Counting(nn.Module):
+    """It counts its calls in an array of NumPy that is a variable of the file."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        COUNTED[0] += 1
+        return self.linear(x) * float(COUNTED[0])
+
+
+def counting(batch: int = 8):
+    return Counting(), torch.randn(batch, 16)

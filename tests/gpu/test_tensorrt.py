@@ -22,7 +22,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Report, Status
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 from tests.backends.building import Built, built
 from tests.support.measuring import by_label, measure

@@ -21,7 +21,7 @@ from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS, Outputs, run_eager, thinned
-from bakeoff.truth.eager_error import has_rounded_whole_numbers, within_float32, yardsticks
+from bakeoff.truth.errors import has_rounded_whole_numbers, within_float32, yardsticks
 from bakeoff.truth.reference import Reference
 from tests.support.cells import case
 from tests.support.checkout import python

@@ -10,7 +10,7 @@ from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.truth.calls import run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from tests.support.cells import cell_of
 
 

@@ -13,7 +13,7 @@ from bakeoff.backends.training import TrainingOutput
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.truth.accuracy import BESIDE_LARGER, Outputs, check
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
@@ -425,20 +425,22 @@ def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_some_values_is_not(
     values = torch.rand(16, 100_000, generator=torch.Generator().manual_seed(0))
     exact = values.double().sum(1)
     short = errors_of_eager([(values.sum(1),)], [(exact,)])
-    reference = Reference(((exact,),), *short.or_of_sums(Precision.FP32, values.shape[1]))
+    reference = Reference(((exact,),), *short, longest_sum=values.shape[1])
     in_order = torch.from_numpy(values.numpy().cumsum(1, dtype="float32")[:, -1].copy())
     assert check([(in_order,)], reference, Precision.FP32).passed
     assert not check([(in_order,)], Reference(((exact,),), *short), Precision.FP32).passed
-    assert not check([(values[:, :-4].sum(1),)], reference, Precision.FP32).passed
+    lacking = check([(values[:, :-4].sum(1),)], reference, Precision.FP32)
+    assert not lacking.passed and lacking.eager_rmse == short.rmse[0]
+    assert "counts as eager's in sums of 100,000 values" in lacking.rule
     assert short.or_of_sums(Precision.FP32, 1024) == short == short.or_of_sums(Precision.BF16, 10**6)
 
 
 def test_a_long_sum_of_squares_in_one_order_is_right() -> None:
     values = torch.randn(16, 100_000, generator=torch.Generator().manual_seed(0)).square()
     exact = values.double().sum(1)
-    errors = errors_of_eager([(values.sum(1),)], [(exact,)]).or_of_sums(Precision.FP32, values.shape[1])
+    errors = errors_of_eager([(values.sum(1),)], [(exact,)])
     in_order = torch.from_numpy(values.numpy().cumsum(1, dtype="float32")[:, -1].copy())
-    assert check([(in_order,)], Reference(((exact,),), *errors), Precision.FP32).passed
+    assert check([(in_order,)], Reference(((exact,),), *errors, longest_sum=100_000), Precision.FP32).passed
 
 
 def test_an_ill_conditioned_column_excuses_no_fault_in_others() -> None:

@@ -22,7 +22,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Extent
-from bakeoff.records.traits import Decision, ModelTraits
+from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.checking import (
     FORGETS,
@@ -41,6 +41,7 @@ from bakeoff.truth.checking import (
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference, ReferenceFiles, traits_in
+from bakeoff.truth.traits import OUTSIDE
 from tests.support import cells
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -110,6 +111,7 @@ def wrong(module: nn.Module, first: Inputs) -> Callable[..., Any]:
 
 
 STREAMING = "streaming_state.py:factory"
+CHANNELS_LAST = "channels_last.py:factory"
 
 
 @pytest.mark.parametrize("build", [as_it_is, with_a_state_of_its_own])
@@ -135,6 +137,28 @@ def test_a_wrong_build_of_a_model_with_state_is_still_found(references: Callable
     found = checked(STREAMING, references(STREAMING), wrong)
     assert not found.passed
     assert found.rule.endswith("the model keeps state from call to call (buffer past)")
+
+
+def empty_line(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    """Answer as if nothing had come before, as what a trace makes of a queue."""
+    zeros = torch.zeros_like(first.args[0])
+    return lambda x: x + cast("Any", module).linear(zeros)
+
+
+def test_a_build_without_the_models_queue_is_incorrect_though_that_shows_calls_later(
+    references: Callable[[str], Path],
+) -> None:
+    path = references("streaming_state.py:delayed")
+    assert traits_in(path).state[0].startswith("attribute line")
+    assert checked("streaming_state.py:delayed", path, as_it_is).passed
+    found = checked("streaming_state.py:delayed", path, empty_line)
+    assert not found.passed and found.rule.startswith("it does not keep the state")
+
+
+def test_a_variable_of_the_file_begins_anew_for_each_witness(references: Callable[[str], Path]) -> None:
+    known = Reference.load(references("streaming_state.py:counting"))
+    assert (known.traits.state, known.traits.depends_on_rounding) == (("variable COUNTED",), "")
+    assert known.computed_in == "float64" and max(known.eager_rmse) < 1e-6
 
 
 RANDOM = "mc_dropout.py:factory"
@@ -302,6 +326,7 @@ def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
         ("wall_clock.py:factory", ["clock"]),
         ("wall_clock.py:slow", ["clock"]),
         ("wall_clock.py:switch", ["variable", "read file"]),
+        ("other_worlds.py:clock", ["clock"]),
         ("side_effects.py:factory", ["written file", "attribute"]),
         ("side_effects.py:printing", ["print", "log"]),
     ],
@@ -322,6 +347,18 @@ def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(
         artefact = checked(case, path, traced, has_module=False)
     assert [(right.passed, right.dropped) for right in found] == [(True, []), (True, list(traits.accesses))]
     assert artefact.dropped == list(traits.accesses)
+
+
+@pytest.mark.filterwarnings("ignore")  # what models do is deprecated
+@pytest.mark.parametrize(("build", "is_kept"), [(as_it_is, True), (traced, False)])
+def test_what_grows_outside_of_the_module_grows_only_where_its_code_runs(
+    build: Build, is_kept: bool, references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(CHANNELS_LAST, references(CHANNELS_LAST), build)
+        checker._calls.traits = checker._calls.traits.model_copy(update={"grows": (OUTSIDE,)})
+        outside = Access(kind=AccessKind.ATTRIBUTE, name=OUTSIDE)
+        assert checker.check().dropped == ([] if is_kept else [outside])
 
 
 @pytest.mark.parametrize(
@@ -438,9 +475,6 @@ def test_where_float64_draws_other_numbers_eager_is_the_reference(case: str, ref
     assert checked(case, path, as_it_is).passed
     assert checked(case, path, drawing(seed=1)).rule.startswith("output: rmse")
     assert checked(case, path, drawing(seed=None)).rule.startswith(f"{VARIES} (output: ")
-
-
-CHANNELS_LAST = "channels_last.py:factory"
 
 
 def shaken_by(share: float) -> Build:

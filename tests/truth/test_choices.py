@@ -14,7 +14,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.truth.accuracy import check
 from bakeoff.truth.calls import run_eager
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 Chosen = Callable[[torch.Tensor], Any]

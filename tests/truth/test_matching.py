@@ -18,7 +18,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.truth.accuracy import Outputs, check
 from bakeoff.truth.calls import thinned
-from bakeoff.truth.eager_error import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 RIGHT = "right"

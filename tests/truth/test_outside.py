@@ -4,13 +4,15 @@ import datetime
 import importlib
 import json
 import logging
+import mmap
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import time as imported
 from typing import Any
@@ -28,6 +30,19 @@ from bakeoff.truth.user_code import count_as_users, is_users_file
 
 NOON_S = 1_000_000_000.0
 LOG = logging.getLogger("scores")
+LOG_FILE = 77
+"""A descriptor that a test opens."""
+
+MAPPED = mmap.mmap(-1, 8)
+SCORES = sqlite3.connect(":memory:")
+CLIENT, SERVER = socket.socketpair()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_afterwards() -> Iterator[None]:
+    yield
+    for resource in (CLIENT, SERVER, SCORES, MAPPED):
+        resource.close()
 
 
 def connects() -> None:
@@ -57,7 +72,24 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: np.loadtxt("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: torch.load("weights.pt"), access(AccessKind.READ_FILE, "weights.pt")),
         (lambda: os.path.exists("flag"), access(AccessKind.READ_FILE, "flag")),
-        (lambda: os.listdir("weights"), access(AccessKind.READ_FILE, "weights")),
+        (lambda: os.listdir("weights"), access(AccessKind.READ_FOLDER, "weights")),
+        (lambda: Path("weights").is_dir(), access(AccessKind.READ_FOLDER, "weights")),
+        (lambda: os.stat("bias.txt").st_mtime, access(AccessKind.READ_FILE, "bias.txt")),
+        (lambda: Path("bias.txt").stat(), access(AccessKind.READ_FILE, "bias.txt")),
+        (lambda: os.path.getsize("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
+        (lambda: os.makedirs("logs/today", exist_ok=True), access(AccessKind.MADE_FOLDER, "logs/today")),
+        (lambda: Path("logs/now").mkdir(parents=True, exist_ok=True), access(AccessKind.MADE_FOLDER, "logs/now")),
+        (lambda: os.write(LOG_FILE, b"1"), access(AccessKind.WRITTEN_FILE, "descriptor.log")),
+        (lambda: os.write(2, b""), access(AccessKind.PRINT)),
+        (lambda: os.environ.update(SCALE="3"), access(AccessKind.SET_VARIABLE, "SCALE")),
+        (lambda: os.environ.pop("SCALE", ""), access(AccessKind.VARIABLE, "SCALE")),
+        (lambda: mmap.mmap(LOG_FILE, 8), access(AccessKind.READ_FILE, "descriptor.log")),
+        (lambda: MAPPED.read(1), access(AccessKind.READ_FILE)),
+        (lambda: MAPPED.write(b""), access(AccessKind.WRITTEN_FILE)),
+        (lambda: SCORES.execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
+        (lambda: CLIENT.send(b"1"), access(AccessKind.NETWORK, "a socket")),
+        (lambda: np.datetime64("now"), CLOCK),
+        (lambda: time.clock_gettime(time.CLOCK_REALTIME), CLOCK),
         (lambda: Path("log.txt").write_text("1"), access(AccessKind.WRITTEN_FILE, "log.txt")),
         (lambda: np.save("log.npy", np.ones(2)), access(AccessKind.WRITTEN_FILE, "log.npy")),
         (lambda: torch.save(torch.ones(2), "log.pt"), access(AccessKind.WRITTEN_FILE, "log.pt")),
@@ -77,6 +109,10 @@ def test_what_the_users_code_does_is_noted(
     Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
     torch.save(torch.ones(2), "weights.pt")
+    with open("descriptor.log", "wb+") as file:
+        file.truncate(8)
+        os.dup2(file.fileno(), LOG_FILE)
+    monkeypatch.setenv("SCALE", "2")
     act()  # what is imported and looked up once is no access of each call
     with OutsideWatch() as watch:
         act()
@@ -136,7 +172,7 @@ def test_looking_at_installed_packages_is_no_access(tmp_path: Path, monkeypatch:
         Path("data.json").read_text()
         Path("mine.json").read_text()
         os.close(os.open("/", os.O_RDONLY))
-    assert watch.accesses == (access(AccessKind.READ_FILE, "mine.json"), access(AccessKind.READ_FILE, "/"))
+    assert watch.accesses == (access(AccessKind.READ_FILE, "mine.json"), access(AccessKind.READ_FOLDER, "/"))
 
 
 class Counting(nn.Module):
@@ -178,6 +214,10 @@ def times() -> tuple[Any, ...]:
         datetime.datetime.now(datetime.UTC).timestamp(),
         datetime.datetime.now(tz=datetime.timezone(datetime.timedelta(hours=5))).timestamp(),
         datetime.datetime.utcnow().replace(tzinfo=datetime.UTC).timestamp(),
+        time.clock_gettime(time.CLOCK_REALTIME),
+        time.clock_gettime_ns(time.CLOCK_REALTIME) / 1e9,
+        np.datetime64("now").astype(float).item(),
+        np.datetime64("now", "ms").astype(float).item() / 1e3,
         time.mktime(time.localtime()),
         time.mktime(time.strptime(time.ctime())),
         time.mktime(time.strptime(time.asctime())),
@@ -190,7 +230,8 @@ def test_a_stopped_clock_shows_one_time_to_the_users_code_only() -> None:
     own = time.time
     with clock_at(NOON_S):
         assert times() == (NOON_S,) * len(times())
-        assert datetime.date.today() == datetime.date.fromtimestamp(NOON_S)
+        assert datetime.date.today() == np.datetime64("today") == datetime.date.fromtimestamp(NOON_S)
+        assert np.datetime64("2020-01-01") == datetime.date(2020, 1, 1) and np.isnat(np.datetime64())
         assert time.gmtime(5).tm_year == 1970 and time.strftime("%Y", time.gmtime(5)) == "1970"
         assert logging.LogRecord("a", 1, "b", 1, "c", (), None).created > NOON_S + 1, "libraries have the real clock"
         assert time.time is own, "a compiler sees the same function"

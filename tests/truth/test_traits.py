@@ -23,7 +23,7 @@ from bakeoff.records.traits import Access, AccessKind, ModelTraits
 from bakeoff.truth import global_settings
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.decisions import Deciding, ReadingWatch, decisions_of, noting_frozen_choices
-from bakeoff.truth.eager_error import decided_by_rounding, far_from_float64, is_explained_by_rounding
+from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_explained_by_rounding
 from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK

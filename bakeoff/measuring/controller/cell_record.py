@@ -352,7 +352,7 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
     if ready.accuracy.dropped:
         doubts.append(Dropped(accesses=tuple(ready.accuracy.dropped)))
     dropped = {access.name for access in ready.accuracy.dropped}
-    if grows := tuple(name for name in traits.grows if name not in dropped):
+    if grows := tuple(name for name in traits.grows if name.partition("[")[0] not in dropped):
         doubts.append(Growing(names=grows))
     if traits.recall:
         doubts.append(Recalled(operators=traits.recall.operators, again=traits.recall.again))

@@ -109,7 +109,6 @@ class Predict:
         )
 
     def _placed(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """Return the tensor on the build's device and in its type."""
         like = self._like[number]
         if tensor.is_floating_point() != like.is_floating_point() and tensor.dtype is not like.dtype:
             raise NotServed(f"evaluate gave predict {tensor.dtype} for '{self._form['names'][number]}' of {like.dtype}")
@@ -128,7 +127,6 @@ def form_of(sample: Path) -> dict[str, Any]:
 
 
 def specs_of(inputs: Inputs, names: Sequence[str], open_axes: OpenAxes) -> tuple[TensorSpec, ...]:
-    """Return what a build takes that was made with such inputs."""
     tensors = inputs.tensors()
     return tuple(
         TensorSpec(
@@ -156,7 +154,6 @@ def like_models(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def of_build(worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) -> Metrics:
-    """Return the metrics of a build, which was measured before."""
     job = worker.job
     assert job.evaluation is not None, "the controller asks only where there is an `evaluate`"
 
@@ -218,7 +215,6 @@ def rows_of(inputs: Inputs) -> list[bytes]:
 
 
 def evaluated(cell: Cell, name: str, make_predict: Callable[[], Predict]) -> Metrics:
-    """Return what the user's function returns, or why it has failed."""
     return metrics_of(lambda: models.find_evaluate(name), make_predict, cell.dimensions, cell.seed)
 
 

@@ -76,7 +76,6 @@ class Instances:
 
     @classmethod
     def no_op(cls, settings: ServingSettings) -> Instances:
-        """Return instances that answer at once."""
         return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
 
     def begin(self, answered: Callable[[Sequence[int]], None]) -> None:

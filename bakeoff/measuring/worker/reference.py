@@ -52,7 +52,7 @@ from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference
 from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
-from bakeoff.truth.eager_error import (
+from bakeoff.truth.errors import (
     MAX_ROUNDING,
     EagerErrors,
     decided_by_rounding,
@@ -181,7 +181,8 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         with clock.on_stream(), subject.gradients():
             errors = yardstick.errors(places)
         if path == job.reference and job.sample is not None and as_is.sample is not None:
-            as_is.sample.save(job.sample, expected[0], errors.rmse, cell.precision)
+            allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
+            as_is.sample.save(job.sample, expected[0], allowed.rmse, cell.precision)
         Reference(
             expected,
             *errors,
@@ -192,6 +193,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             traits=traits,
             types=types_of([as_is.outputs[place] for place in places]),
             first_greedy=first.greedy if first else None,
+            longest_sum=as_is.longest_sum,
             kept_at=exact.kept_at,
         ).save(path, job.known if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
@@ -432,10 +434,11 @@ class Yardstick:
             ours, theirs = ([outputs[place] for place in places] for outputs in (witness, self.expected))
             return yardsticks(ours, theirs, rounding_decides, only_whole)
 
-        errors = beside(self.eager, depends).or_of_sums(precision, self.longest_sum)
+        errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True, only_whole=not (depends and self.is_exact)))
-        if self.is_exact and traits.begins_alike and errors.differs_in_parts(precision):
+        allowed = errors.or_of_sums(precision, self.longest_sum)
+        if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed()
             errors = errors.or_perturbed(beside(self.perturbed, True))
         return errors
@@ -614,6 +617,8 @@ def _inference(
             without_fast_path = run_eager(module, (*sets, *probes), calls=calls)
     beyond = beyond_answers(sets[0], calls, probes)
     is_timed = cell.device.is_cuda and len(of_each_shape(sets)) == 1
+    eager_call = time_of_call(module, sets[0], calls) if is_timed else None
+    calls.begin()  # variables of the model's file outlive this module
     subject.probes = probes
     return AsItIs(
         calls.traits,
@@ -624,7 +629,7 @@ def _inference(
         uncounted,
         replace(Sample.of(module, sets[0], answer), sizes_vary=sizes_depend_on_values(sets, eager)),
         fingerprint=watch.functions,
-        eager_call=time_of_call(module, sets[0], calls) if is_timed else None,
+        eager_call=eager_call,
         longest_sum=sums.length,
         without_fast_path=without_fast_path,
     )
