@@ -88,7 +88,10 @@ ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
-COMPILES_AT_START = "It is compiled at its first start, and the compiled code is found in `cache/` after that."
+COMPILES_AT_START = (
+    "It is compiled at its first start, unless `compiled/` fits: the same torch in the same place, and the same "
+    "kind of processor or GPU."
+)
 
 OF_PARTS = "which parts or paddings are compiled takes more than a page"
 
@@ -203,11 +206,7 @@ class Inductor(Backend):
         )
 
     def loading(self, cell: Cell, settings: Mapping[str, object]) -> Mapping[str, object]:
-        return {
-            "options": self.mode(cell.mode).options,
-            "variables": self._variables(cell),
-            "caches": {"TORCHINDUCTOR_CACHE_DIR": "cache"},  # a second start finds the compiled code there
-        }
+        return {"options": self.mode(cell.mode).options, "variables": self._variables(cell)}
 
     def _variables(self, cell: Cell) -> Mapping[str, str]:
         return {"TORCHINDUCTOR_FREEZING": "1"} if cell.mode in FROZEN else {}
@@ -223,6 +222,7 @@ class Inductor(Backend):
             threads_of_modes={mode.name: Threads.ONE for mode in ours},
             note=COMPILES_AT_START,
             exports_anew=True,
+            compiles_at_load=True,
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

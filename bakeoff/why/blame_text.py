@@ -3,15 +3,16 @@
 import math
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
 from bakeoff.records.text import counted, listed, one_line
+from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Chart, Dots, Line, Mark, Text, axis_around
 from bakeoff.reports.markdown import escape, text_table
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 from bakeoff.why.explanation_text import THE_MODEL
-from bakeoff.why.growth_chart import growth_chart
-from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
+from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
@@ -37,7 +38,6 @@ def to_markdown(blame: Blame, beside: Path, script: Path | None = None) -> str:
 
 
 def to_terminal(blame: Blame, script: Path | None = None) -> str:
-    """Return what was found with the worst parts, in Markdown for a terminal."""
     figure = f"Figure: `{blame.figure}`" if blame.figure else ""
     tables = [trials_table(blame, MAX_ROWS), growth_table(blame)]
     return "\n\n".join(filter(None, [*map(escape, sentences(blame, script)), *tables, figure])) + "\n"
@@ -51,7 +51,6 @@ def sentences(blame: Blame, script: Path | None = None) -> list[str]:
 
 
 def conclusion(blame: Blame) -> str:
-    """Say which part is to blame, or that none is."""
     whole = blame.trials[0]
     if blame.found is Found.NOTHING:
         if blame.looks_for_failure:
@@ -78,7 +77,6 @@ def spot(place: Trial) -> str:
 
 
 def further_sentences(blame: Blame) -> str:
-    """Say which further parts are to blame, and whether there may be more."""
     if blame.place is None or blame.found is Found.SPREAD:
         return ""
     if blame.looks_for_failure:
@@ -131,7 +129,6 @@ def growth_sentence(blame: Blame) -> str:
 
 
 def script_sentence(blame: Blame, file: Path | None) -> str:
-    """Say how the script of a failing part ended in a process of its own, or why `file` was not written."""
     script = blame.script
     if blame.found is Found.NOTHING or not blame.looks_for_failure:
         why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
@@ -147,7 +144,6 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
 
 
 def trials_table(blame: Blame, max_rows: int | None = None) -> str:
-    """Return a row for each part that was tried, in the order in which it was, or for the worst ones only."""
     trials: Sequence[Trial] = blame.trials
     if max_rows is not None and len(trials) > max_rows:
         worst = sorted(trials[1:], key=lambda trial: (-trial.excess, not trial.fails))[: max_rows - 1]
@@ -184,12 +180,10 @@ def part(trial: Trial) -> str:
 
 
 def outcome(trial: Trial) -> str:
-    """Say how the build of a part ended."""
     return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 
 def growth_table(blame: Blame) -> str:
-    """Return the errors of modules along the forward pass, or nothing."""
     if not blame.growth:
         return ""
     rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
@@ -198,7 +192,6 @@ def growth_table(blame: Blame) -> str:
 
 
 def figure(blame: Blame) -> str | None:
-    """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
     finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
     chart = growth_chart(blame, finding)
     if chart is None:
@@ -209,7 +202,6 @@ def figure(blame: Blame) -> str | None:
 
 
 def kept_to_markdown(kept: KeptSet) -> str:
-    """Return which modules stay in float32, what that costs, and the order in which modules were tried."""
     sections = [escape(kept_conclusion(kept)), variants_table(kept)]
     if kept.tried:
         sections += [
@@ -224,7 +216,6 @@ def kept_to_markdown(kept: KeptSet) -> str:
 
 
 def kept_conclusion(kept: KeptSet) -> str:
-    """Say which modules must stay in float32, or why there is no such set."""
     by_name = {variant.name: variant for variant in kept.variants}
     plain, everything = kept.variants[0], kept.variants[-1]
     head = f"{kept.label} in {kept.precision}"
@@ -270,3 +261,60 @@ def tried_table(kept: KeptSet) -> str:
     ]
     headings = ["module", "kind", f"error of it alone in {kept.precision}", "error left with it in fp32, too", "stays"]
     return text_table(headings, rows, "llrrl")
+
+
+# --- the figure
+
+ACCUMULATED, LOCAL = "#0072b2", "#d55e00"
+
+
+def growth_chart(blame: Blame, finding: str) -> Chart | None:
+    """Draw the accumulated and the local error of each module, a row for each, from the input down to the output.
+
+    Return None where no module has an error above 0 that is finite.
+    """
+    points = blame.growth
+    errors = [value for point in points for value in (point.local, point.accumulated) if is_drawn(value)]
+    if not errors:
+        return None
+    x = axis_around("error relative to the output", list(filter(None, errors)), is_log=True)
+    accumulated = [(place, point.accumulated) for place, point in enumerate(points) if is_drawn(point.accumulated)]
+    path = Mark(
+        tuple(
+            Line((first or 0.0, second or 0.0), (above + BAR_Y, below + BAR_Y), colour=ACCUMULATED)
+            for (above, first), (below, second) in pairwise(accumulated)
+            if below == above + 1
+        )
+    )
+    return Chart(
+        name="blame",
+        subject=f"{blame.label}, {blame.precision}",
+        finding=finding,
+        caption="Error of modules' outputs: accumulated from the input, and of the module alone on exact inputs",
+        x=x,
+        y=None,
+        marks=(path, *(mark for place, point in enumerate(points) for mark in marks_of(place, point, x.low))),
+        rows=tuple(one_line(f"{point.name} ({point.kind})", NAME_CHARACTERS) for point in points),
+        colours=(("accumulated", ACCUMULATED), ("of the module alone", LOCAL)),
+    )
+
+
+def is_drawn(value: float | None) -> bool:
+    """Return True for an error that has a place on a logarithmic axis."""
+    return bool(value) and math.isfinite(value or 0.0)
+
+
+def marks_of(place: int, point: GrowthPoint, low: float) -> Sequence[Mark]:
+    marks = []
+    for value, shape, colour, words in (
+        (point.accumulated, "o", ACCUMULATED, "accumulated"),
+        (point.local, "D", LOCAL, "of the module alone"),
+    ):
+        if value is None:
+            continue
+        tip = f"{point.name}: {words} {error(value)}"
+        if math.isfinite(value):
+            marks.append(Mark((Dots((max(value, low),), (place + BAR_Y,), size=5.0, shape=shape, colour=colour),), tip))
+        elif value is point.local or point.local is None or math.isfinite(point.local):
+            marks.append(Mark((Text(low, place + BAR_Y, f"{words}: not finite", colour="bad"),), tip))
+    return marks

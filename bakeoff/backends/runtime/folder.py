@@ -77,8 +77,6 @@ def set_process_up(folder: Path, description: Description) -> None:
     settings, device = description["settings"], description["device"]
     if "torch" in description["imports"]:  # which reads variables when it is imported
         os.environ.update(settings["variables"])
-        for name, place in settings.get("caches", {}).items():
-            os.environ.setdefault(name, str(folder / place))
         if device.startswith("cuda"):  # these would overrule the precision, and NGC's images set one of them
             os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
             os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)

@@ -21,7 +21,7 @@ from bakeoff.measuring.messages import (
     TakeLoad,
 )
 from bakeoff.measuring.versions import versions_of
-from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, kernels, memory, precision, sampling
+from bakeoff.measuring.worker import accuracy, conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.global_settings import threads_for_untimed_work
@@ -34,7 +34,6 @@ from bakeoff.records.schema import DECODE, Generated, Memory, Placement
 
 
 def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
-    """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     compiled = with_traits(compiled, sets, worker.traits, worker.frozen_choices)
     device_memory.sample()
@@ -130,7 +129,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         with phases.announced("evaluate"):
             messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if last.with_trace:
-        messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
+        messages.send(connection, KernelsTraced(times=sampling.trace_kernels(compiled, sets, clock)))
 
 
 def _measured(
@@ -186,8 +185,6 @@ class Stream(Wrapped):
 def _generated(
     compiled: Compiled, sets: tuple[Inputs, ...], worker: WorkerContext, reference: accuracy.Reference
 ) -> Generated | None:
-    """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
-
     def call(inputs: Inputs) -> accuracy.Outputs:
         compiled.bind(inputs)
         worker.clock.synchronise()
