@@ -126,7 +126,8 @@ class Measured:
                 torch.cuda.current_stream().synchronize()
                 torch.cuda.set_stream(self.execution.stream)
             self.synchronise = torch.cuda.current_stream().synchronize
-        getattr(torch, description["settings"]["calling"])().__enter__()  # for the rest of this process
+        self._calling = getattr(torch, description["settings"]["calling"])()  # it ends with this object
+        self._calling.__enter__()
 
     def call(self, number: int) -> Call:
         """Return a call that is ready to be timed."""

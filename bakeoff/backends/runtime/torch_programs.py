@@ -98,9 +98,12 @@ def load_inductor(artifact: Artifact) -> Loaded:
         module = module.to(memory_format=torch.channels_last)
     compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])
     example = _prepare(artifact)(sample_tensors(artifact, torch.device(artifact.device)))
-    freezing = torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"])
+    options = {"freezing": "TORCHINDUCTOR_FREEZING" in settings["variables"]}
+    if hasattr(torch._inductor.config, "cpp_cache_precompile_headers"):
+        options["cpp_cache_precompile_headers"] = False  # this takes seconds, also where nothing is compiled
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with getattr(torch, settings["calling"])(), freezing:  # calls in the other mode would be compiled again
+    # calls in the other mode would be compiled again
+    with getattr(torch, settings["calling"])(), torch._inductor.config.patch(options):
         for _ in range(WARMING_CALLS):
             compiled(*example)
         if brought and compiled_so_far() != before:
