@@ -707,9 +707,8 @@ def blame_cell(
     Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
     """
     from bakeoff.reports import markdown
-    from bakeoff.shipping import failing_part
     from bakeoff.why import blame_text as shown
-    from bakeoff.why import controller
+    from bakeoff.why import controller, failing_script
     from bakeoff.why.records import Found
 
     if keep_fp32:
@@ -727,7 +726,7 @@ def blame_cell(
     with search_progress() as tell_progress:
         blame, record = controller.blame_cell(run, label, tell_progress)
     if script and blame.script:
-        failing_part.write(blame.script.text, script)
+        failing_script.write_script(blame.script.text, script)
     if drawn := shown.figure(blame):
         folder = run if run.is_dir() else run.parent
         path = folder / "figures" / f"blame-{record.cell.id}.svg"

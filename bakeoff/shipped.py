@@ -38,7 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _given(fast: ShippedModel) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the sample: tensors on the device where torch is needed anyway, or else arrays."""
     if "torch" not in fast.description["libraries"]:
         return fast.sample_call(fast.sample_inputs())
     return fast.sample_call(fast.sample_tensors())
@@ -51,7 +50,6 @@ def check(fast: ShippedModel) -> bool:
 
 
 def median_ms(fast: ShippedModel) -> float:
-    """Return the median latency of calls with the model's own arguments."""
     calls = [partial(fast, *args, **kwargs) for args, kwargs in (_given(fast) for _ in range(SETS_IN_ROTATION))]
     return folder.median_ms(lambda number: calls[number % SETS_IN_ROTATION], _synchronise(fast.device))
 

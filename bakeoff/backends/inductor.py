@@ -87,7 +87,10 @@ ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
-COMPILES_AT_START = "It is compiled at its first start, and the compiled code is found in `cache/` after that."
+COMPILES_AT_START = (
+    "It is compiled at its first start, unless `compiled/` fits: the same torch in the same place, and the same "
+    "kind of processor or GPU."
+)
 
 REGIONAL = "regional"
 """The mode that compiles one of the layers that repeat, and calls its code for all of them."""
@@ -218,7 +221,6 @@ class Inductor(Backend):
             "options": self.mode(cell.mode).options,
             "switches": self.mode(cell.mode).switches,
             "variables": self._variables(cell),
-            "caches": {"TORCHINDUCTOR_CACHE_DIR": "cache"},  # a second start finds the compiled code there
         }
 
     def _variables(self, cell: Cell) -> Mapping[str, str]:
@@ -235,6 +237,7 @@ class Inductor(Backend):
             threads_of_modes={mode.name: Threads.ONE for mode in ours},
             note=COMPILES_AT_START,
             exports_anew=True,
+            compiles_at_load=True,
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

@@ -79,6 +79,8 @@ class Runtime:
     exports_anew: bool = False
     """True if no artefact can be loaded elsewhere. The model is then exported as a program of torch.export, into the
     first of `files`, and compiled when it is loaded."""
+    compiles_at_load: bool = False
+    """True if `runtime/torch_programs.py` compiles it when it is loaded. An export then brings what that leaves."""
     pickles: bool = False
     """True if the model itself is pickled, for `bakeoff reproduce` alone."""
 

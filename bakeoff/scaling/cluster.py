@@ -182,7 +182,6 @@ class Cluster:
         return actor
 
     def _alive(self) -> dict[str, dict[str, float]]:
-        """Return the resources of each node that is alive."""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
     def _nodes(self, device: Device) -> list[Node]:
@@ -276,7 +275,6 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
 
 
 def _built_for(message: Message, store: Store) -> bytes | None:
-    """Return what the cell of a record has built, packed."""
     record = message.record if isinstance(message, ProgressEvent) else None
     return pack(store, [record.artifact]) if record and record.artifact else None
 
@@ -317,7 +315,6 @@ def own_resources(resources: dict[str, float]) -> list[str]:
 
 
 def pack(store: Store, names: Sequence[str]) -> bytes:
-    """Return these files and folders of a run, as one archive."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in names:

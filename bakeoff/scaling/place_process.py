@@ -72,7 +72,6 @@ def main() -> None:
 
 
 def serve(begin: StartController, tell: Tell) -> None:
-    """Measure one contest after the other at a place, on its cores alone."""
     place = begin.place
     if place.cores:
         os.sched_setaffinity(0, place.cores)

@@ -194,7 +194,6 @@ def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> 
 
 
 def expected_seconds(contests: Sequence[Contest], time_plan: TimePlan) -> dict[str, float]:
-    """Return how long each of these contests is expected to take."""
     expected_seconds = {}
     for contest in contests:
         before_s = time_plan.left_s()

@@ -44,7 +44,6 @@ class Schedule:
         del self._under_way[place][0]
 
     def has_begun_at(self, place: str) -> bool:
-        """Return True while a contest is being measured at this place."""
         return bool(self._under_way.get(place))
 
     def lost(self, place: str) -> Contest | None:

@@ -59,13 +59,11 @@ class BuildFailed(BakeoffError):
     """A program could not be built."""
 
 
-def require(record: Record, runtime: Runtime, captures: bool) -> None:
+def require(record: Record, runtime: Runtime) -> None:
     """Raise UsageError, with the reason, if no program in C++ is written for the record's build."""
     if runtime.cpp is None:
         having = script_parts.backends_that(lambda backend: (run := backend.runtime(record.cell.device)) and run.cpp)
         raise UsageError(f"{record.cell.id} cannot be exported: of what is built, only that of {having} has a program")
-    if captures:
-        raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
     if _loading(record).get("strides"):
         raise UsageError(f"{record.cell.id} cannot be exported: it takes inputs that are not contiguous in memory")
 

@@ -9,12 +9,15 @@ has the model itself, pickled.
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,14 +28,15 @@ from bakeoff.backends.standalone import Runtime, Threads
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.stored_report import report_at
-from bakeoff.measuring import probes
+from bakeoff.measuring import isolation, probes
 from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.messages import ExportProgram, Packaged
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.doubts import Unsure
-from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
@@ -78,6 +82,9 @@ _NAMES = {Format.TRITON: "the server", Format.CPP: "a program in C++"}
 START = "load.py"
 """The file of a folder to start with."""
 
+COMPILED = "compiled"
+"""The folder in it with what was compiled. `runtime/torch_programs.py`, which imports torch, has the same name."""
+
 
 def choose(report: Report, name: str | None) -> Record:
     """Return the record of a cell by its id or label, or of a contest's winner by its model or its id's beginning.
@@ -105,12 +112,18 @@ def choose(report: Report, name: str | None) -> Record:
 
 
 def export(
-    path: Path, name: str | None, out: Path, format: Format = Format.FOLDER, with_models: bool = False
+    path: Path,
+    name: str | None,
+    out: Path,
+    format: Format = Format.FOLDER,
+    with_models: bool = False,
+    compiles: bool = True,
 ) -> tuple[Record, Path]:
     """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the file to start with.
 
-    Only `with_models` is a model exported that was not compiled. Raises UsageError where the folder exists and is not
-    empty, or where there is nothing to export.
+    Only `with_models` is a model exported that was not compiled. What is compiled when it is loaded is loaded once, if
+    it `compiles`, and the folder keeps what was compiled. Raises UsageError where the folder exists and is not empty,
+    or where there is nothing to export.
     """
     report = report_at(path)
     run = path if path.is_dir() else path.parent
@@ -120,10 +133,12 @@ def export(
     if record.cell.dynamic and (captures or format is not Format.FOLDER):
         what = "its CUDA graph" if captures else _NAMES[format]
         raise UsageError(f"{record.cell.id} cannot be exported: it serves a range of sizes, and {what} has fixed ones")
-    if format is Format.TRITON:
-        triton_server.require(record, runtime, captures)
-    elif format is Format.CPP:
-        cpp_program.require(record, runtime, captures)
+    other = {Format.TRITON: triton_server, Format.CPP: cpp_program}.get(format)
+    if other:
+        other.require(record, runtime)
+        if captures:
+            why = "its CUDA graph is made in the process that serves it"
+            raise UsageError(f"{record.cell.id} cannot be exported: {why}")
     sample = sample_of(record, run)
     require_sizes(record, runtime, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -139,7 +154,8 @@ def export(
                 f"{', '.join(foreign)}, and {_NAMES[format]} imports none; the format {Format.FOLDER} does"
             )
         shutil.copyfile(sample_file(record, run), folder / "sample.npz")
-        start = _WRITERS[format](report, record, runtime, sample, folder, artifact)
+        written = report, record, runtime, sample, folder, artifact
+        start = other.write(*written) if other else _write_folder(*written, compiles)
         if out.exists():
             out.rmdir()
         folder.rename(out)
@@ -157,8 +173,9 @@ def require_sizes(record: Record, runtime: Runtime, sample: Sample, format: Form
         )
 
 
-def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str) -> str:
-    """Write what loads the artefact, here and in `bakeoff.load`. Return the name of the script."""
+def _write_folder(
+    report: Report, record: Record, runtime: Runtime, sample: Sample, folder: Path, artifact: str, compiles: bool
+) -> str:
     foreign = foreign_operators(folder / artifact)
     shutil.copyfile(_SCRIPTS / START, folder / START)
     copy_runtime(runtime.loader, folder / "runtime")
@@ -169,7 +186,9 @@ def _write_folder(report: Report, record: Record, runtime: Runtime, sample: Samp
     write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
     described = {**description(report, record, runtime, sample, artifact), "operators": foreign}
     write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
-    write_atomically(folder / "README.md", readme(report, record, runtime, artifact, foreign))
+    why_not = compile_folder(folder) if runtime.compiles_at_load and compiles else ""
+    facts = {"Not compiled": why_not} if why_not else {}
+    write_atomically(folder / "README.md", readme(report, record, runtime, artifact, foreign, facts))
     return START
 
 
@@ -193,11 +212,25 @@ def copy_runtime(loader: str, folder: Path) -> None:
                 wanted += [module] if module else names.split(", ")
 
 
-_WRITERS: Mapping[Format, Callable[[Report, Record, Runtime, Sample, Path, str], str]] = {
-    Format.FOLDER: _write_folder,
-    Format.TRITON: triton_server.write,
-    Format.CPP: cpp_program.write,
-}
+LONGEST_COMPILATION_S = 3600.0
+
+
+def compile_folder(folder: Path, python: str = sys.executable) -> str:
+    """Load a folder in a fresh process, and keep in it what that compiles. Return why nothing was, or an empty text."""
+    with temporary_folder("compile") as temporary:
+        compiled = temporary / COMPILED
+        variables = isolation.child_environment(os.environ, isolation.make_workspace(temporary), "")
+        variables |= {"TORCHINDUCTOR_CACHE_DIR": str(compiled), "TRITON_CACHE_DIR": str(compiled / "triton")}
+        command = [python, str(_SCRIPTS / "compile_folder.py"), str(folder)]
+        try:
+            done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST_COMPILATION_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            done = subprocess.CompletedProcess(command, 1, "", first_line(error))
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"]
+            return one_line(lines[-1], 300)
+        shutil.copytree(compiled, folder / COMPILED, ignore=shutil.ignore_patterns("*.lock", "locks"))
+    return ""
 
 
 def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
@@ -240,7 +273,6 @@ def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
 
 
 def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
-    """Put the artefact into `folder`, and return the name of the file to load."""
     if runtime.exports_anew:
         program = runtime.files[0]
         if not runtime.pickles and (kept_program := _program_of(record, run)).exists():
@@ -304,7 +336,6 @@ def _export_program(record: Record, run: Path, program: Path, launchers: Launche
 
 
 def description(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> dict[str, object]:
-    """Return what must be known to load the artefact, and of the call that it was made for."""
     cell = record.cell
     loading: dict[str, Any] = {
         "options": {},
@@ -348,7 +379,6 @@ SETTINGS = ("threads", "tf32", "graph", "channels_last", "fast_path", "calling")
 
 
 def _thread_safety(record: Record, runtime: Runtime) -> Threads:
-    """Return which threads may call what `bakeoff.load` makes of the folder."""
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     return runtime.threads_of_modes.get(record.cell.mode, Threads.TURNS if captures else runtime.threads)
 
@@ -369,8 +399,14 @@ def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
     return lines
 
 
-def readme(report: Report, record: Record, runtime: Runtime, artifact: str, foreign: Sequence[str] = ()) -> str:
-    """Return the text that says what was exported, and where its numbers come from."""
+def readme(
+    report: Report,
+    record: Record,
+    runtime: Runtime,
+    artifact: str,
+    foreign: Sequence[str] = (),
+    facts: Mapping[str, str] | None = None,
+) -> str:
     return script_parts.render(
         "README.md.jinja",
         {
@@ -386,6 +422,7 @@ def readme(report: Report, record: Record, runtime: Runtime, artifact: str, fore
                 **({"Serves": _served(record)} if record.open_axes else {}),
                 **({"Caution": one_line(". ".join(cautions(record)))} if cautions(record) else {}),
                 **script_parts.facts_of(report, record),
+                **(facts or {}),
             },
         },
     )
@@ -397,7 +434,6 @@ def cautions(record: Record) -> list[str]:
 
 
 def _served(record: Record) -> str:
-    """Say which sizes a build for a range takes."""
     return ", ".join(
         f"axis {axis} of input {tensor} from {low} to {high}"
         for tensor, axes in record.open_axes.items()
@@ -406,7 +442,6 @@ def _served(record: Record) -> str:
 
 
 def _error(record: Record) -> str:
-    """Return the error of the outputs in the run, against the model in float64."""
     accuracy = record.accuracy
     if accuracy is None:
         return "not known"

@@ -102,12 +102,10 @@ class ShippedModel:
 
     @property
     def thread_safety(self) -> Threads:
-        """Which threads may call it: a text with a name."""
         return Threads(self.description["thread_safety"])
 
     @property
     def served(self) -> str:
-        """The inputs that it serves, in words."""
         return ", ".join(f"'{spec.name}': {spec.served}" for spec in self._inputs)
 
     @property
@@ -293,7 +291,6 @@ def _in_one_thread(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[S
 
 
 def _as_array(tensor: torch.Tensor) -> Any:
-    """Return the tensor's memory as an array of NumPy on the host."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     return tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()

@@ -37,7 +37,6 @@ def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str
 
 
 def has_winners(folder: Path) -> bool:
-    """Return True if `ship` has finished this folder."""
     return (folder / PARTS).exists()
 
 

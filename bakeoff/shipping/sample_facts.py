@@ -47,7 +47,6 @@ class Sample(Frozen):
 
 
 def sample_file(record: Record, run: Path) -> Path:
-    """Return the file with the sample of the record's contest."""
     return Store(run).sample(record.cell.reference_id)
 
 

@@ -45,7 +45,6 @@ def find_record(report: Report, name: str) -> Record:
 
 
 def some(names: Iterable[str]) -> str:
-    """Return the first of many names, and how many more there are."""
     all_names = list(names)
     more = f" and {len(all_names) - MAX_CELLS_NAMED} more" if len(all_names) > MAX_CELLS_NAMED else ""
     return ", ".join(all_names[:MAX_CELLS_NAMED]) + more

@@ -11,13 +11,14 @@ import os
 import platform
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -153,7 +154,9 @@ def _start(
         prepared: list[Contender | StartedCell] = []
         for number, record in enumerate(records):
             progress(f"exporting {record.cell.label}")
-            prepared.append(_prepare(report, run, record, temporary / str(number)))
+            prepared.append(contender := _prepare(report, run, record, temporary / str(number)))
+            if programs and isinstance(contender, Contender) and (bare := _without_compiled(contender)):
+                prepared.append(bare)
             if programs and (program := _prepare_program(run, record, temporary / f"{number}-cpp", progress)):
                 prepared.append(program)
         contenders = [contender for contender in prepared if isinstance(contender, Contender)]
@@ -259,7 +262,6 @@ def _named(report: Report, names: Sequence[str]) -> list[Record]:
 
 
 def _contenders(records: Sequence[Record]) -> list[Record]:
-    """Return the best two of these records, which are in order, and the baseline."""
     best = [record for record in records if record.cell.backend != BASELINE][:2]
     return best + [record for record in records if record.cell.backend == BASELINE][:1]
 
@@ -269,18 +271,39 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
     try:
         if record.cell.environment:
             raise UsageError(f"it ran in the environment {record.cell.environment}, and starts are those of this one")
-        _, script = export.export(path, record.cell.id, folder, with_models=True)
+        _, script = export.export(path, record.cell.id, folder, with_models=True, compiles=False)
     except BakeoffError as error:
         return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
-    files = (file for file in folder.iterdir() if file.is_file() and file.name not in _NOT_LOADED)
-    loaded = sum(file.stat().st_size for file in files)
     sizes = _sizes((folder / "requirements.txt").read_text(encoding="utf-8").splitlines())
     python = sys.executable
     is_model = record.cell.backend == BASELINE  # whose code may import anything that is here
     with contextlib.suppress(OSError):  # without links it runs in this environment
         if sizes and not is_model:
             python = str(script_environment.make_environment(sizes, folder / "environment"))
+    runtime = backends.create(record.cell.backend).runtime(record.cell.device)
+    if runtime and runtime.compiles_at_load:
+        export.compile_folder(folder, python)
+    files = [file for file in folder.iterdir() if file.is_file() and file.name not in _NOT_LOADED]
+    files += [file for file in (folder / export.COMPILED).rglob("*") if file.is_file()]
+    loaded = sum(file.stat().st_size for file in files)
     return Contender(record, record.cell.label, script.name, _staged(python, folder), loaded, sizes)
+
+
+def _without_compiled(contender: Contender) -> Contender | None:
+    """Return the same folder without what was compiled for it, or None if nothing was."""
+    python, child, folder = contender.command
+    if not (compiled := Path(folder, export.COMPILED)).exists():
+        return None
+    bare = Path(f"{folder}-not-compiled")
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("environment", export.COMPILED))
+    size = sum(file.stat().st_size for file in compiled.rglob("*") if file.is_file())
+    return replace(
+        contender,
+        label=f"{contender.label}, compiled at its start",
+        command=[python, child, str(bare)],
+        artifact_bytes=(contender.artifact_bytes or 0) - size,
+        starts=[],
+    )
 
 
 def _prepare_program(
@@ -302,7 +325,6 @@ def _prepare_program(
 
 
 def _staged(python: str, folder: Path) -> list[str]:
-    """Return the command that starts a folder stage by stage."""
     return [python, str(_CHILD), str(folder)]
 
 
@@ -314,7 +336,6 @@ def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
 
 
 def _memory(pid: int) -> tuple[int | None, int | None]:
-    """Return the peak and the present resident bytes of a process."""
     process = psutil.Process(pid)
     steady = process.memory_info()
     try:

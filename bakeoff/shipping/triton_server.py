@@ -29,14 +29,12 @@ TYPES = {
 """The server's names of types, by torch's."""
 
 
-def require(record: Record, runtime: Runtime, captures: bool) -> TritonBackend:
+def require(record: Record, runtime: Runtime) -> TritonBackend:
     """Return what serves the record's build. Raise UsageError, with the reason, if no server does."""
     if runtime.triton is None:
         raise UsageError(
             f"{record.cell.id} cannot be exported: Triton has no backend for what {record.cell.backend} builds"
         )
-    if captures:
-        raise UsageError(f"{record.cell.id} cannot be exported: its CUDA graph is made in the process that serves it")
     return runtime.triton
 
 
@@ -100,7 +98,6 @@ def _facts(
 
 
 def _load(record: Record) -> str:
-    """Say where the number of instances comes from."""
     settings = record.load.settings if record.load else None
     if settings is None:
         return "One instance serves. `bakeoff run --load server` finds how many serve best."

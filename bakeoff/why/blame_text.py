@@ -4,17 +4,19 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports.blocks import Block, Picture, Surface, Text
+from bakeoff.reports.charts import chart
+from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Chart, Dots, Line, Mark, axis_around
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 from bakeoff.reports.tables import Table, text_table
 from bakeoff.why.explanation_text import THE_MODEL
-from bakeoff.why.growth_chart import growth_chart
-from bakeoff.why.records import EVEN_SHARE, Blame, Found, KeptSet, Trial, Variant, largest_local
+from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
 """Whether an error grows evenly is said of so many modules or more."""
@@ -59,7 +61,6 @@ def sentences(blame: Blame, script: Path | None = None) -> list[str]:
 
 
 def conclusion(blame: Blame) -> str:
-    """Say which part is to blame, or that none is."""
     whole = blame.trials[0]
     if blame.found is Found.NOTHING:
         if blame.looks_for_failure:
@@ -86,7 +87,6 @@ def spot(place: Trial) -> str:
 
 
 def further_sentences(blame: Blame) -> str:
-    """Say which further parts are to blame, and whether there may be more."""
     if blame.place is None or blame.found is Found.SPREAD:
         return ""
     if blame.looks_for_failure:
@@ -139,7 +139,6 @@ def growth_sentence(blame: Blame) -> str:
 
 
 def script_sentence(blame: Blame, file: Path | None) -> str:
-    """Say how the script of a failing part ended in a process of its own, or why `file` was not written."""
     script = blame.script
     if blame.found is Found.NOTHING or not blame.looks_for_failure:
         why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
@@ -163,7 +162,6 @@ def worst_trials(blame: Blame) -> list[Trial]:
 
 
 def trials_table(blame: Blame, trials: Sequence[Trial]) -> Table[Any]:
-    """Return a row for each of these parts."""
     if blame.looks_for_failure:
         outcomes = [[part(trial), trial.kind, outcome(trial)] for trial in trials]
         return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll")
@@ -188,26 +186,23 @@ def part(trial: Trial) -> str:
 
 
 def outcome(trial: Trial) -> str:
-    """Say how the build of a part ended."""
     return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 
 def growth_table(blame: Blame) -> Table[Any]:
-    """Return the errors of modules along the forward pass."""
     rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
     headings = ["along the model", "kind", "error alone", "accumulated"]
     return text_table(headings, rows, "llrr")
 
 
 def figure(blame: Blame) -> str | None:
-    """Return the growth of the error as the text of an SVG file, or None if there is nothing to draw."""
     finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
-    chart = growth_chart(blame, finding)
-    if chart is None:
+    drawn = growth_chart(blame, finding)
+    if drawn is None:
         return None
     from bakeoff.reports.charts.paint import file_svg  # imports matplotlib
 
-    return file_svg([chart], "")
+    return file_svg([drawn], "")
 
 
 def blocks_of_kept(kept: KeptSet) -> list[Block]:
@@ -226,7 +221,6 @@ def blocks_of_kept(kept: KeptSet) -> list[Block]:
 
 
 def kept_conclusion(kept: KeptSet) -> str:
-    """Say which modules must stay in float32, or why there is no such set."""
     by_name = {variant.name: variant for variant in kept.variants}
     plain, everything = kept.variants[0], kept.variants[-1]
     head = f"{kept.label} in {kept.precision}"
@@ -272,3 +266,60 @@ def tried_table(kept: KeptSet) -> Table[Any]:
     ]
     headings = ["module", "kind", f"error of it alone in {kept.precision}", "error left with it in fp32, too", "stays"]
     return text_table(headings, rows, "llrrl")
+
+
+# --- the figure
+
+ACCUMULATED, LOCAL = "#0072b2", "#d55e00"
+
+
+def growth_chart(blame: Blame, finding: str) -> Chart | None:
+    """Draw the accumulated and the local error of each module, a row for each, from the input down to the output.
+
+    Return None where no module has an error above 0 that is finite.
+    """
+    points = blame.growth
+    errors = [value for point in points for value in (point.local, point.accumulated) if is_drawn(value)]
+    if not errors:
+        return None
+    x = axis_around("error relative to the output", list(filter(None, errors)), is_log=True)
+    accumulated = [(place, point.accumulated) for place, point in enumerate(points) if is_drawn(point.accumulated)]
+    path = Mark(
+        tuple(
+            Line((first or 0.0, second or 0.0), (above + BAR_Y, below + BAR_Y), colour=ACCUMULATED)
+            for (above, first), (below, second) in pairwise(accumulated)
+            if below == above + 1
+        )
+    )
+    return Chart(
+        name="blame",
+        subject=f"{blame.label}, {blame.precision}",
+        finding=finding,
+        caption="Error of modules' outputs: accumulated from the input, and of the module alone on exact inputs",
+        x=x,
+        y=None,
+        marks=(path, *(mark for place, point in enumerate(points) for mark in marks_of(place, point, x.low))),
+        rows=tuple(one_line(f"{point.name} ({point.kind})", NAME_CHARACTERS) for point in points),
+        colours=(("accumulated", ACCUMULATED), ("of the module alone", LOCAL)),
+    )
+
+
+def is_drawn(value: float | None) -> bool:
+    """Return True for an error that has a place on a logarithmic axis."""
+    return bool(value) and math.isfinite(value or 0.0)
+
+
+def marks_of(place: int, point: GrowthPoint, low: float) -> Sequence[Mark]:
+    marks = []
+    for value, shape, colour, words in (
+        (point.accumulated, "o", ACCUMULATED, "accumulated"),
+        (point.local, "D", LOCAL, "of the module alone"),
+    ):
+        if value is None:
+            continue
+        tip = f"{point.name}: {words} {error(value)}"
+        if math.isfinite(value):
+            marks.append(Mark((Dots((max(value, low),), (place + BAR_Y,), size=5.0, shape=shape, colour=colour),), tip))
+        elif value is point.local or point.local is None or math.isfinite(point.local):
+            marks.append(Mark((chart.Text(low, place + BAR_Y, f"{words}: not finite", colour="bad"),), tip))
+    return marks

@@ -87,7 +87,6 @@ def rest_named(report: Report, path: Path) -> Iterator[None]:
 
 
 def best_of(report: Report) -> Record:
-    """Return the record of the best cell of the only contest at what was asked."""
     contests = contests_of(report)
     if len(contests) != 1:
         firsts = [contest.cells[0].cell.id for contest in contests]  # ranked cells come first
@@ -102,7 +101,6 @@ def best_of(report: Report) -> Record:
 
 
 def baseline_beside(report: Report, record: Record) -> Record | None:
-    """Return the record of eager in the same contest, or None if there is none or the record is eager's own."""
     return next(
         (
             each
@@ -118,13 +116,11 @@ def baseline_beside(report: Report, record: Record) -> Record | None:
 
 
 def refuse_with(record: Record, said: str, reason: str) -> None:
-    """Raise UsageError for the record's cell if there is a reason."""
     if reason:
         raise UsageError(f"{record.cell.id} {said}: {reason}")
 
 
 def why_not_profiled(record: Record) -> str:
-    """Return why a cell cannot be profiled, or nothing."""
     if record.status not in (Status.OK, Status.INCORRECT):
         return f"it is {record.status}: {one_line(record.reason)}"
     if record.cell.task in (*TRAINED, DECODE):
@@ -133,7 +129,6 @@ def why_not_profiled(record: Record) -> str:
 
 
 def check_comparable(cell: Cell, other: Cell) -> None:
-    """Raise UsageError for two cells whose modules are not the same, or for the same cell twice."""
     if cell.model != other.model:
         raise UsageError(
             f"{cell.id} is of {cell.model}, and {other.id} is of {other.model}: only cells of one model have the same "
@@ -208,7 +203,6 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
 
 
 def why_none_kept(record: Record) -> str:
-    """Return why no module of a cell can be kept in float32, or nothing."""
     if record.status not in (Status.OK, Status.INCORRECT):
         return f"it is {record.status}"
     if record.cell.precision in (Precision.FP16, Precision.BF16, Precision.INT8):
@@ -217,7 +211,6 @@ def why_none_kept(record: Record) -> str:
 
 
 def why_not_blamed(record: Record) -> str:
-    """Return why a cell cannot be looked into, or nothing."""
     if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
         return f"it is {record.status}, and only a wrong answer or an error has a place"
     if record.status is Status.UNSUPPORTED and (refused := refusal(record.cell)[1]):
@@ -229,7 +222,6 @@ def why_not_blamed(record: Record) -> str:
 
 
 def store_at(path: Path) -> Store:
-    """Return the store of the run at `path`, a folder or its report."""
     return Store(path if path.is_dir() else path.parent)
 
 

@@ -149,15 +149,12 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     tables = [summed(profile, opened) for profile in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
-    mine, other = tables[0], tables[1] if against else {}
     unlike = tuple(difference for cell in cells for difference in differences(cell))
     may_compare = not any(difference.is_far_off for difference in unlike)
     rows = []
     for modules, kind in keys:
-        parts, beside = mine.get((modules, kind)), other.get((modules, kind))
-        ms = time_of(parts, profile) if parts else None
-        against_ms = time_of(beside, against) if beside and against else None
-        is_rough, against_is_rough = is_rough_in(parts, profile), is_rough_in(beside, against)
+        times = [time_in_row((modules, kind), cell, table, opened) for cell, table in zip(cells, tables, strict=True)]
+        (ms, is_rough, bound), (against_ms, against_is_rough, against_bound) = (*times, NO_TIME)[:2]
         has_ratio = may_compare and not (is_rough or against_is_rough)
         rows.append(
             Row(
@@ -168,11 +165,9 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
                 share=None if ms is None else ms / profile.call_ms,
                 against_ms=against_ms,
                 ratio=against_ms / ms if ms and against_ms and has_ratio else None,
-                mostly=mostly_of(parts or beside or []),
-                bound=bound_of(modules, None if is_rough else ms, cells[0], mine, opened),
-                against_bound=None
-                if against_is_rough or not against
-                else bound_of(modules, against_ms, cells[1], other, opened),
+                mostly=mostly_of(next(table[modules, kind] for table in tables if (modules, kind) in table)),
+                bound=bound,
+                against_bound=against_bound,
                 is_rough=is_rough,
                 against_is_rough=against_is_rough,
             )
@@ -194,12 +189,32 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     )
 
 
-def is_rough_in(parts: Sequence[ProfiledKernel] | None, profile: CellProfile | None) -> bool:
+class TimeInRow(NamedTuple):
+    """What a row says of one cell."""
+
+    ms: float | None
+    is_rough: bool
+    bound: Bound | None
+
+
+NO_TIME = TimeInRow(None, False, None)
+
+
+def time_in_row(
+    key: Key, cell: ProfiledCell, table: Mapping[Key, Sequence[ProfiledKernel]], opened: Set[str]
+) -> TimeInRow:
+    if key not in table:
+        return NO_TIME
+    ms, is_rough = time_of(table[key], cell.profile), is_rough_in(table[key], cell.profile)
+    return TimeInRow(ms, is_rough, None if is_rough else bound_of(key[0], ms, cell, table, opened))
+
+
+def is_rough_in(parts: Sequence[ProfiledKernel], profile: CellProfile) -> bool:
     """Return True if a row's time depends much on how the profiler's own time falls on the rows of a call.
 
     Rows are scaled alike. If each run of a kernel or an operator takes equally longer instead, times are others.
     """
-    if not parts or not profile or profile.profiled_ms <= MOST_EVEN_COST * profile.call_ms:
+    if profile.profiled_ms <= MOST_EVEN_COST * profile.call_ms:
         return False
     runs, all_runs = (
         sum(part.runs for part in some if part.kind in (Kind.COMPUTE, Kind.COPY)) for some in (parts, profile.parts)
@@ -225,7 +240,6 @@ def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:
 
 
 def differing(mine: Cell, other: Cell) -> list[Differing]:
-    """Return in what two cells of one model differ beside their builds."""
     sizes = dict.fromkeys((*mine.dimensions, *other.dimensions))
     pairs = [(name, *(f"{name} {cell.dimensions.get(name, '-')}" for cell in (mine, other))) for name in sizes]
     pairs += [(what, str(getattr(mine, what)), str(getattr(other, what))) for what in ("task", "device", "precision")]
@@ -233,7 +247,7 @@ def differing(mine: Cell, other: Cell) -> list[Differing]:
 
 
 def bound_of(
-    modules: Modules, ms: float | None, cell: ProfiledCell, rows: Mapping[Key, object], opened: Set[str]
+    modules: Modules, ms: float, cell: ProfiledCell, rows: Mapping[Key, object], opened: Set[str]
 ) -> Bound | None:
     """Return what bounds the row of one module with everything inside it, or None for other rows."""
     needs, ceilings = cell.profile.needs, cell.ceilings
@@ -286,7 +300,6 @@ def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
 
 
 def longest_joined(profile: CellProfile) -> ProfiledKernel | None:
-    """Return the kernel or operator for several modules that takes longest, if there is one."""
     joined = [part for part in profile.parts if len(part.modules) > 1 and part.kind is Kind.COMPUTE]
     return max((part for part in joined if part.name != ROUNDED_OFF), key=lambda part: part.ms, default=None)
 
@@ -368,7 +381,6 @@ def time_of(parts: Sequence[ProfiledKernel], profile: CellProfile) -> float:
 
 
 def residual_of(profile: CellProfile) -> float:
-    """Return the time of a call that no part has."""
     return profile.call_ms - time_of(profile.parts, profile)
 
 
@@ -419,7 +431,6 @@ def tree_of(profiles: Sequence[CellProfile]) -> Branch:
 
 
 def place_in_tree(part: ProfiledKernel) -> Place:
-    """Return the names on the way from the model to a part."""
     if not part.modules:
         return (part.name if part.name == UNSEEN else NOT_OWNED[part.kind],)
     paths = [path.split(".") if path else [] for path in part.modules]
@@ -435,7 +446,6 @@ def place_in_tree(part: ProfiledKernel) -> Place:
 def branch_at(
     place: Place, parts: Mapping[Place, list[list[ProfiledKernel]]], profiles: Sequence[CellProfile]
 ) -> Branch:
-    """Return the branch at a place, with everything beyond it."""
     depth = len(place)
     inside = {key: value for key, value in parts.items() if key[:depth] == place}
     names = dict.fromkeys(key[depth] for key in inside if len(key) > depth)

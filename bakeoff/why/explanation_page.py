@@ -11,7 +11,6 @@ from bakeoff.why.explanation import Branch, Explanation, ProfiledCell, tree_of
 
 
 def explanation_to_page(explanation: Explanation, cells: Sequence[ProfiledCell]) -> str:
-    """Return where the time of a call goes as a page: a figure of nested modules for each cell, which zoom together."""
     profiles, records = [cell.profile for cell in cells], [cell.record for cell in cells]
     root = tree_of(profiles)
     labels = [profile.label for profile in profiles]

@@ -35,7 +35,6 @@ ABOVE_CEILING = 1.1
 
 
 def blocks_of(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[Block]:
-    """Return the table of modules, what it rests on, and what each compiler did."""
     return [
         Text(headline(explanation), Look.STRONG),
         *(Text(warning, Look.UNSURE) for warning in warnings(explanation)),
@@ -46,7 +45,6 @@ def blocks_of(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[B
 
 
 def warnings(explanation: Explanation) -> list[str]:
-    """Say which cell is incorrect, in what the cells differ, and in what profiled calls were not those of the run."""
     lines = [
         f"{label} is incorrect in the run: {reason}. Its times are those of another result."
         for label, reason in explanation.incorrect.items()
@@ -84,7 +82,6 @@ def headline(explanation: Explanation) -> str:
 
 
 def times_table(explanation: Explanation) -> Table[Any]:
-    """Return a row for each module, in the model's order, then for what no module owns, and for the rest."""
     columns: list[tuple[str, str, Callable[[Row], str]]] = [
         ("module", "l", name_of),
         (f"{explanation.label} (ms)", "r", lambda row: ROUGH * row.is_rough + signed(row.ms, milliseconds)),
@@ -121,14 +118,12 @@ def name_of(row: Row) -> str:
 
 
 def signed(value: float | None, write: Callable[[float], str]) -> str:
-    """Return a number that may be negative."""
     if value is None:
         return NONE
     return f"-{write(-value)}" if value < 0 else write(value)
 
 
 def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
-    """Say whether rows sum to the call, what profiling cost, where times come from, and what the run measured."""
     lines = []
     costs = [(explanation.residual_ms, explanation.profiling_cost)]
     if explanation.against_residual_ms is not None and explanation.against_profiling_cost is not None:
@@ -169,7 +164,6 @@ def cost_of_profiling(cost: float) -> str:
 
 
 def work_lines(profile: CellProfile) -> list[str]:
-    """Return what a compiler did, in a sentence each."""
     work = profile.work
     lines = [
         f"Graph break{f' at {graph_break.place}' if graph_break.place else ''}: {graph_break.reason}"
@@ -191,7 +185,6 @@ def work_lines(profile: CellProfile) -> list[str]:
 
 
 def threads_line(threads: ThreadUse) -> str:
-    """Say how many threads may work, and how evenly they do."""
     shares = ", ".join(f"{percent(share)} %" for share in threads.busy[: threads.allowed])
     line = f"It may use {'one thread' if threads.allowed == 1 else f'{threads.allowed} threads'}"
     if not threads.busy:

@@ -1,5 +1,6 @@
 """Writes the part of a model that fails as a script, and runs it without Bakeoff."""
 
+import ast
 import contextlib
 import re
 import subprocess
@@ -8,19 +9,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from bakeoff import backends
 from bakeoff.backends.reasons import failure_of
 from bakeoff.planning.request import Request
+from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Report
-from bakeoff.shipping.failing_part import script_of_part
+from bakeoff.records.text import one_line
+from bakeoff.shipping import script_parts
 from bakeoff.why.records import Blame, Script, Trial
 
 SCRIPT_LIMIT_S = 300.0
 
+MIN_ALIKE = 48
+"""So many letters of two messages are compared."""
+
 
 def with_script(blame: Blame, report: Report, record: Record, tell: Callable[[str], None]) -> Blame:
-    """Return what was found with a script of the part that fails alone, if the backend has one, and with its ending."""
     script = None
     if blame.place is not None and blame.source:
         with contextlib.suppress(UsageError):  # no script does what this backend does
@@ -29,6 +35,45 @@ def with_script(blame: Blame, report: Report, record: Record, tell: Callable[[st
             python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
             script = run_alone(text, blame.place, python)
     return blame.model_copy(update={"script": script, "source": ""})
+
+
+def script_of_part(report: Report, record: Record, source: str, failure: str) -> str:
+    """Return the script. `source` defines `model` and `inputs`. Raises UsageError if no script does what the backend
+    does."""
+    cell = record.cell
+    part = backends.create(cell.backend).script(cell, record.settings)
+    if part is None:
+        having = script_parts.backends_that(
+            lambda backend: backend.script(cell.model_copy(update={"mode": "default"}), {})
+        )
+        raise UsageError(f"no script does what {cell.backend} does, only what {having} do")
+    settings = script_parts.common_settings(report, record, part.variables)
+    imports = ["import torch", *part.imports, "from functools import partial"]
+    if settings["variables"] or settings["cuda"]:
+        imports.append("import os")
+    return script_parts.render(
+        "failing.py.jinja",
+        {
+            **settings,
+            "heading": one_line(f"The smallest part of {cell.model} that {cell.label} does not build."),
+            "failure": one_line(failure),
+            "standard_imports": script_parts.import_lines(imports, standard=True),
+            "library_imports": script_parts.import_lines(imports, standard=False),
+            "seed": cell.seed,
+            "source": source,
+            "part": part,
+        },
+    )
+
+
+def write_script(script: str, path: Path) -> None:
+    """Write `script` to `path`. Raises UsageError for a file name under which the script would import itself."""
+    nodes = list(ast.walk(ast.parse(script)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    if path.stem in {name.partition(".")[0] for name in names}:
+        raise UsageError(f"{path}: the script would import itself as '{path.stem}': give the file another name")
+    write_atomically(path, script)
 
 
 def run_alone(text: str, place: Trial, python: str) -> Script:
@@ -71,7 +116,3 @@ def are_alike(failure: Failure, place: Trial) -> bool:
         return True
     ours, theirs = (re.sub(r"\W|\d", "", text)[:MIN_ALIKE] for text in (failure.text, place.failure))
     return bool(ours) and (ours.startswith(theirs) or theirs.startswith(ours))
-
-
-MIN_ALIKE = 48
-"""So many letters of two messages are compared."""

@@ -143,7 +143,6 @@ class Blame(Frozen):
 
 
 def is_below(name: str, above: str) -> bool:
-    """Return True if the part of one name is inside of the other."""
     return bool(name) and name != above and (not above or name.startswith((f"{above}.", f"{above}:")))
 
 

@@ -53,10 +53,6 @@ class Suggestion:
 
 
 def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> list[Suggestion]:
-    """Return what a cell's profile speaks for: modes of its backend that can run here, and a compiler for eager.
-
-    If its outputs are wrong, what may make them right comes first.
-    """
     backend = backends.create(cell.backend)
     suggested = []
     emulated = cell.model_copy(update={"mode": EMULATED})
@@ -75,7 +71,6 @@ def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> lis
 
 
 def reasons_for(mode: Mode, profile: CellProfile, cell: Cell) -> Iterator[str]:
-    """Return what in a profile speaks for a mode of the cell's backend."""
     waiting = share_of(profile, lambda part: part.kind in (Kind.FRAMEWORK, Kind.WAITING))
     convolves = any("Conv2d" in kind for kind in profile.classes.values())
     copies = share_of(profile, lambda part: part.kind is Kind.COPY)
@@ -109,17 +104,14 @@ def fewer_threads(profile: CellProfile) -> int | None:
 
 
 def share_of(profile: CellProfile, is_meant: Callable[[ProfiledKernel], bool]) -> float:
-    """Return the share of the profiled call in the parts that are meant."""
     return sum(part.ms for part in profile.parts if is_meant(part)) / profile.profiled_ms
 
 
 def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
-    """Return the share of the profiled call in parts whose names have one of these texts."""
     return share_of(profile, lambda part: any(text in part.name.lower() for text in texts))
 
 
 def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], processes: int | None) -> Request:
-    """Return a request of one contest: the cell beside what was suggested."""
     return request.model_copy(
         update={
             "models": (cell.model,),

@@ -27,9 +27,8 @@ from bakeoff.truth import rounding_limits
 from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
-from bakeoff.why.worker_parts import Beside, Form, ModelPart, Watched, floats
+from bakeoff.why.worker_parts import Beside, Form, ModelPart, Watched, floats, source_of
 from bakeoff.why.worker_profile import announcing
-from bakeoff.why.worker_script import source_of
 
 SEARCH_LIMIT_S = 900.0
 """After so long nothing smaller is looked for."""
@@ -112,16 +111,18 @@ class Builder:
         with worker.running(), worker.backend.build(module, own, context) as compiled:
             yield compiled
 
+    def answer(self, compiled: Compiled, inputs: Inputs) -> list[torch.Tensor]:
+        """Call a build, and return its outputs that have a floating point."""
+        compiled.bind(copied(inputs))
+        compiled.run()
+        self.worker.clock.synchronise()
+        return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+
     def outputs_of(self, module: torch.nn.Module, given: Inputs, calibration: tuple[Inputs, ...]) -> list[torch.Tensor]:
-        """Build a module, and return its outputs that have a floating point. The second call is the one that counts:
-        some builds are final only then."""
+        """Build a module, and return the answer of its second call: some builds are final only then."""
         with self.built(module, given, calibration) as compiled:
-            own = copied(given)
-            for _ in range(2):
-                compiled.bind(own)
-                compiled.run()
-                self.worker.clock.synchronise()
-            outputs = [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
+            self.answer(compiled, given)
+            outputs = self.answer(compiled, given)
         if "torch._dynamo" in sys.modules:  # after some models it would leave the next one to eager
             torch._dynamo.reset()
         return outputs
@@ -143,7 +144,6 @@ class Search:
         self._smallest = whole
 
     def result(self) -> Blame:
-        """Search, and return what was found."""
         _, trial = next(iter(self._try([self._whole])))
         if trial.failure and not self._looks_for_failure:
             raise BakeoffError(f"the whole model fails now: {trial.failure}")
@@ -199,7 +199,6 @@ class Search:
             self._most_builds = self._builder.builds + max(self._builder.builds, MIN_FURTHER_BUILDS)
 
     def _goes_on(self) -> bool:
-        """Return True if smaller or further parts are still looked for."""
         is_over = self._has_enough_builds() or time.monotonic() - self._begun_s > SEARCH_LIMIT_S
         is_over |= len(self._places) == MAX_PLACES
         self._is_cut |= is_over
@@ -209,7 +208,6 @@ class Search:
         return self._builder.builds >= self._most_builds
 
     def _is_bad(self, trial: Trial) -> bool:
-        """Return True if a part is what is looked for."""
         return trial.fails if self._looks_for_failure else trial.excess > 1.0
 
     def _is_spread(self, part: ModelPart, worst: Trial) -> bool:
@@ -303,7 +301,6 @@ class Search:
             pass
 
     def _growth(self) -> list[GrowthPoint]:
-        """Return the errors of modules along the forward pass, each apart and in a call of the whole model."""
         chosen = of_model.along_depth(self._whole, ENOUGH_POINTS, MAX_POINTS)
         paths = {call.path for call in chosen}
         if not paths:
@@ -336,12 +333,10 @@ class Search:
 
 
 def is_same_code(part: ModelPart, other: ModelPart) -> bool:
-    """Return True for two calls of one module, or of one operator on one line."""
     return (part.path, part.operator, part.line) == (other.path, other.operator, other.line)
 
 
 def trial_of(part: ModelPart) -> Trial:
-    """Return the trial of a part of which nothing is known yet."""
     return Trial(name=part.name, kind=part.kind, line=part.line)
 
 
@@ -360,9 +355,18 @@ def errors_of(
 
 def relative_error(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float | None:
     """Return the largest error of outputs, relative to the root mean square of each."""
-    pairs = zip(outputs, exact, strict=True)
-    errors = [error for mine, right in pairs if (error := relative_errors(right, mine)[1][0]) is not None]
-    return max(errors, key=lambda error: (error != error, error), default=None)
+    return worst(relative_errors(right, mine)[1][0] for mine, right in zip(outputs, exact, strict=True))
+
+
+def sortable(error: float | None) -> float:
+    """Return an error as a number to sort by. One that is not finite is the largest, and none at all the smallest."""
+    if error is None:
+        return -1.0
+    return error if error == error else math.inf
+
+
+def worst(errors: Iterable[float | None]) -> float | None:
+    return max((error for error in errors if error is not None), key=sortable, default=None)
 
 
 def relative_errors(right: torch.Tensor, *outputs: torch.Tensor) -> tuple[float, list[float | None]]:

@@ -14,6 +14,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from bakeoff.records.text import counted
 from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
 from bakeoff.why.records import Kept, KeptSet, Variant
-from bakeoff.why.worker_blame import Builder, relative_error, searched_model
+from bakeoff.why.worker_blame import Builder, relative_error, searched_model, sortable, worst
 from bakeoff.why.worker_parts import ModelPart, floats
 
 STEPWISE_S = 180.0
@@ -174,7 +175,6 @@ class Keeping:
         return chosen
 
     def _children(self, path: str) -> list[str]:
-        """Return the paths of the modules that calls of a module call."""
         calls = of_model.calls_in(self._whole, keeps=lambda _: False)
         below = [child.path for call in [calls, *calls.within()] if call.path == path for child in call.children]
         return list(dict.fromkeys(below))
@@ -244,13 +244,11 @@ class Keeping:
         return not Requirements.parse(wanted.requirement).unmet(wanted.record.model_copy(update={"metrics": metrics}))
 
     def _note(self, path: str, **noted: object) -> None:
-        """Note something of a module, whether it was tried in eager or not."""
         kind = type(self._module.get_submodule(path)).__name__
         kept = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
         self._tried[path] = kept.model_copy(update=noted)
 
     def _share_of(self, kept: Sequence[str]) -> float:
-        """Return the share of the model's weights that is in these modules."""
         sizes = {id(weight): weight.numel() for weight in self._module.parameters()}
         inside = {id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()}
         return sum(sizes[inner] for inner in inside) / max(1, sum(sizes.values()))
@@ -266,13 +264,7 @@ class Keeping:
         try:
             compiled = alive.enter_context(self._build(kept))
             sets = self._float32_sets if kept == [""] else self._sets
-
-            def call(inputs: Inputs) -> list[torch.Tensor]:
-                compiled.bind(copied(inputs))
-                compiled.run()
-                self._worker.clock.synchronise()
-                return [tensor for tensor in compiled.outputs() if tensor.is_floating_point()]
-
+            call = partial(self._builder.answer, compiled)
             call(sets[0])  # some builds are final with the second call only
             pairs = zip(sets, self._answers, strict=True)
             error = worst(relative_error(call(inputs), exact) for inputs, exact in pairs)
@@ -302,7 +294,6 @@ class Keeping:
             yield compiled
 
     def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[Burst]]:
-        """Return the bursts of each variant, one in each round."""
         clock = self._worker.clock
         bursts: dict[str, list[Burst]] = {name: [] for name in built}
         with self._worker.phases.announced(
@@ -373,20 +364,7 @@ def to_float32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16, torch.float64) else tensor
 
 
-def sortable(error: float | None) -> float:
-    """Return an error as a number to sort by. One that is not finite is the largest, and none at all the smallest."""
-    if error is None:
-        return -1.0
-    return error if error == error else float("inf")
-
-
-def worst(errors: Iterator[float | None]) -> float | None:
-    numbers = [error for error in errors if error is not None]
-    return max(numbers, key=sortable, default=None)
-
-
 def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Burst]]) -> list[Variant]:
-    """Return the variants with their fitted latencies, and the ratios to the model as it is."""
     fitted = fit({name: series_of(of_variant) for name, of_variant in bursts.items()})
 
     def judged(variant: Variant) -> Variant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree as pytree
 
-from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.calling import FlatModule, flatten_outputs
 from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
@@ -214,7 +215,6 @@ def run_exactly(module: torch.nn.Module, inputs: Inputs) -> Any:
 
 
 def part_of_call(part: ModelPart, call: CallOf) -> ModelPart:
-    """Return a call of a module inside of a part as a part."""
     module = part.module.get_submodule(call.path)
     return ModelPart(
         call.named(part.name),
@@ -310,12 +310,10 @@ class Recorder(torch.fx.Interpreter):
 
 
 def is_assertion(node: torch.fx.Node) -> bool:
-    """Return True for a node that only asserts what a tensor is like."""
     return node.op == "call_function" and str(node.target).startswith("aten._assert")
 
 
 def operator_part(part: ModelPart, node: torch.fx.Node, args: Any, kwargs: Any) -> ModelPart:
-    """Return one operator of a module as a part."""
     form = Form.of(args, kwargs)
     tensors = Inputs(args, kwargs).map(in_float64).tensors()
     single = OneOperator(node.target, form)  # type: ignore[arg-type]
@@ -364,3 +362,62 @@ def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor.to(dtype, copy=True)
     largest = torch.finfo(dtype).max
     return torch.where(is_mask, tensor.clamp(-largest, largest), tensor).to(dtype)
+
+
+# --- a part as Python that needs torch alone
+
+HEAD = """from math import inf, nan
+
+import torch
+from torch import device
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()"""
+
+
+def source_of(part: ModelPart, dtype: torch.dtype) -> str:
+    """Return the source of a part that takes and returns flat tensors, or nothing for one that has none."""
+    try:
+        flat = replace(part, module=FlatModule(part.module, part.inputs), inputs=Inputs(part.inputs.tensors()))
+        graph = exported(flat, dtype)
+        inputs = [source_of_tensor(tensor) for tensor in flat.given(dtype).tensors()]
+        return f"{source_of_graph(graph)}\n\n\nmodel = Model().eval()\ninputs = ({', '.join(inputs)},)"
+    except Exception:  # the user's own code may keep it from being exported
+        return ""
+
+
+def source_of_graph(module: torch.fx.GraphModule) -> str:
+    """Return torch's printout of a graph as the class `Model`, with its weights under flat names.
+
+    Raises TypeError for a graph that holds other graphs.
+    """
+    graph, weights = module.graph, dict[str, str]()
+    for node in list(graph.nodes):
+        if is_assertion(node):
+            graph.erase_node(node)
+        elif node.op == "get_attr":
+            weight = operator.attrgetter(str(node.target))(module)
+            if not isinstance(weight, torch.Tensor):
+                raise TypeError(f"{node.target} is no tensor")
+            node.target = weights.setdefault(str(node.target), f"weight_{len(weights)}")
+            setattr(module, node.target, weight)
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    made = [(name, source_of_tensor(getattr(module, name))) for name in weights.values()]
+    buffers = [f"        self.register_buffer({name!r}, {value})" for name, value in made]
+    forward = [f"    {line}".rstrip() for line in graph.python_code("self").src.strip().splitlines()]
+    return "\n".join([HEAD, *buffers, "", *forward])
+
+
+def source_of_tensor(tensor: torch.Tensor) -> str:
+    """Return the source of a tensor like this one: of its shape and type, with other values."""
+    shape = tuple(tensor.shape)
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return f"torch.randn({shape}).to({tensor.dtype})"
+    if tensor.is_floating_point() or tensor.is_complex():
+        return f"torch.randn({shape}, dtype={tensor.dtype})"
+    if tensor.dtype == torch.bool:
+        return f"torch.ones({shape}, dtype=torch.bool)"
+    low, high = (int(tensor.min()), int(tensor.max()) + 1) if tensor.numel() else (0, 1)
+    return f"torch.randint({low}, {high}, {shape}, dtype={tensor.dtype})"

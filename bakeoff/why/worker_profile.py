@@ -132,7 +132,6 @@ def cpu_seconds_of_threads() -> dict[int, float]:
 
 
 def needs_of(module: Any, inputs: Inputs, worker: WorkerContext) -> tuple[dict[str, Work], str]:
-    """Return the work of each module in a call, or why it could not be counted."""
     try:
         return count_modules(module, inputs, worker.cell.precision), ""
     except Exception as error:  # the model's own code may raise anything under the counter
@@ -140,7 +139,6 @@ def needs_of(module: Any, inputs: Inputs, worker: WorkerContext) -> tuple[dict[s
 
 
 def profiled_calls(profiler: Profiler, clock: Clock, call_ns: float) -> list[int]:
-    """Make profiled calls, and return how long each took."""
     wanted = max(MIN_CALLS, min(MAX_CALLS, int(CALLS_S * 1e9 / call_ns)))
     walls_ns = []
     for _ in range(WARMING_CALLS + wanted):

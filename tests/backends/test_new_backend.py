@@ -25,7 +25,8 @@ from bakeoff.records.schema import Report, Status
 from bakeoff.reports import csv_files
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.run_report import to_page
-from bakeoff.shipping import export, failing_part
+from bakeoff.shipping import export
+from bakeoff.why import failing_script
 from tests.support.distributions import distribute
 from tests.support.measuring import by_label, measure
 
@@ -154,7 +155,7 @@ def test_it_is_exported_and_its_failures_have_a_script(run: Path, report: Report
     export.export(run, "tracing", tmp_path / "export")
     assert "output 0 is right" in ran("load.py", cwd=tmp_path / "export")
     source = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
-    script = failing_part.script_of_part(report, by_label(report)["tracing"], source, "it fails")
+    script = failing_script.script_of_part(report, by_label(report)["tracing"], source, "it fails")
     assert "it builds and runs" in ran("-c", script, cwd=tmp_path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.shipping.failing_part import script_of_part
+from bakeoff.why.failing_script import script_of_part
 from tests.fakes import real_api
 from tests.reports import samples
 from tests.support.cells import cell_of

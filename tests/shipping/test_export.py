@@ -83,6 +83,14 @@ def test_a_range_is_no_export_with_fixed_sizes(run: Path, tmp_path: Path) -> Non
         export.export(ranged, None, tmp_path / "export", export.Format.TRITON)
 
 
+@pytest.mark.parametrize("format", [export.Format.TRITON, export.Format.CPP])
+def test_a_cuda_graph_is_made_where_it_is_replayed(tmp_path: Path, format: export.Format) -> None:
+    record = record_of("aotinductor/cuda-graph", cell={"device": "cuda"})
+    report_file.write_json(report_on(record), tmp_path)
+    with pytest.raises(UsageError, match="its CUDA graph is made in the process that serves it"):
+        export.export(tmp_path, "aotinductor/cuda-graph", tmp_path / "export", format)
+
+
 @pytest.fixture
 def strange_run(run: Path, tmp_path: Path) -> Path:
     """The same run, whose TorchScript has such an operator."""

@@ -25,6 +25,7 @@ from bakeoff import models
 from bakeoff import shipped as bakeoff_shipped
 from bakeoff.backends.calling import returned_by_call
 from bakeoff.backends.runtime import folder as runtime_folder
+from bakeoff.backends.runtime import torch_programs
 from bakeoff.backends.runtime.torch_streams import Replayed
 from bakeoff.measuring.worker import pickled_model
 from bakeoff.measuring.worker.loading import load
@@ -61,6 +62,7 @@ description = folder.read(path)
 folder.set_process_up(path, description)
 measured = folder.Measured(path, description)
 assert measured.check()
+assert "torch" not in description["imports"] or not sys.modules["torch"].is_grad_enabled()
 kinds = [output["type"] for output in description["outputs"]]
 artifact = folder.artifact_of(path, description)
 given = measured._sets[0]
@@ -195,6 +197,49 @@ def test_a_folder_begins_with_the_state_that_the_model_began_with(tmp_path: Path
         export.export(tmp_path / "run", label, tmp_path / label, with_models=True)
         done = ran("load.py", cwd=tmp_path / label)
         assert done.returncode == 0, done.stderr
+
+
+def test_what_was_compiled_elsewhere_is_added_to_the_cache_and_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, folder = tmp_path / "cache", tmp_path / torch_programs.COMPILED
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    assert torch_programs.bring_compiled(folder) == "" and not cache.exists()
+    for place, text in {folder: "new", cache: "used by a process"}.items():
+        (place / "ab").mkdir(parents=True)
+        (place / "ab" / "one.so").write_text(text)
+    (folder / "ab" / "two.so").write_text("new")
+    (folder / torch_programs.MADE_BY).write_text(torch_programs.maker())
+    before = torch_programs.compiled_so_far()
+    assert torch_programs.bring_compiled(folder).startswith(f"torch {torch.__version__} in ")
+    assert {file.name: file.read_text() for file in cache.glob("ab/*")} == {
+        "one.so": "used by a process",
+        "two.so": "new",
+    }
+    assert torch_programs.compiled_so_far() != before
+
+
+@pytest.mark.slow
+def test_a_folder_brings_what_was_compiled_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
+    folder, _ = measured_and_exported(cell_of("inductor"), tmp_path)
+    compiled = folder / export.COMPILED
+    (tmp_path / "fresh").mkdir()
+    done = ran(folder / "load.py", cwd=tmp_path / "fresh")
+    assert done.returncode == 0 and "compiled anew" not in done.stderr, done.stderr
+    (compiled / torch_programs.MADE_BY).write_text("torch 1.0")
+    for library in compiled.rglob("*.so"):
+        library.unlink()
+    (tmp_path / "other").mkdir()
+    done = ran(folder / "load.py", cwd=tmp_path / "other")
+    assert done.returncode == 0, done.stderr
+    assert "model.pt2 was compiled anew. What came with it is of torch 1.0, and this is torch" in done.stderr
+
+
+def test_a_folder_that_does_not_load_here_is_exported_without_what_is_compiled(run: Path, tmp_path: Path) -> None:
+    export.export(run, "torchscript", tmp_path / "export")
+    (tmp_path / "export" / "model.pt").unlink()
+    assert "model.pt" in export.compile_folder(tmp_path / "export")
+    assert not (tmp_path / "export" / export.COMPILED).exists()
 
 
 @pytest.mark.parametrize("label", ["onnx", "openvino"])

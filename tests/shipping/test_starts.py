@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,19 @@ def test_an_import_that_takes_a_second_shows_as_a_second(tmp_path: Path) -> None
         assert judged["planted"].stages[stage] < 0.1
     assert (planted.starts[0].peak_bytes or 0) >= 2**20
     assert (planted.starts[0].steady_bytes or 0) >= 2**20
+
+
+def test_a_folder_with_what_was_compiled_is_also_started_without(tmp_path: Path) -> None:
+    plain = contender(tmp_path / "plain")
+    assert start_runs._without_compiled(plain) is None
+    (tmp_path / "plain" / "compiled").mkdir()
+    (tmp_path / "plain" / "compiled" / "one.so").write_bytes(bytes(10))
+    bare = start_runs._without_compiled(replace(plain, artifact_bytes=15))
+    assert bare and (bare.label, bare.artifact_bytes) == ("onnx, compiled at its start", 5)
+    folder = Path(bare.command[-1])
+    assert (folder / "runtime" / "folder.py").exists() and not (folder / "compiled").exists()
+    start_runs.measure([plain, bare], 1, False, print)
+    assert len(plain.starts) == len(bare.starts) == 1
 
 
 @pytest.mark.parametrize(

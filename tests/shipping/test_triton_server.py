@@ -165,7 +165,7 @@ def test_what_no_server_runs_is_refused(run: Path, command_line: CommandLine) ->
     runtime = backends.create("inductor").runtime(record.cell.device)
     assert runtime is not None
     with pytest.raises(UsageError, match="Triton has no backend for what inductor builds"):
-        triton_server.require(record, runtime, captures=False)
+        triton_server.require(record, runtime)
     status, _, err = command_line("export", run, "onnx", "--format", "tritom")
     assert (status, err) == (2, "error: unknown format 'tritom': did you mean 'triton'?\n")
     status, out, _ = command_line("export", run, "onnx", "--format", "triton", "--out", "served")

@@ -37,8 +37,7 @@ from bakeoff.why.blame_text import (
 from bakeoff.why.controller import why_not_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.why.worker_blame import Builder, Search
-from bakeoff.why.worker_parts import ModelPart, in_float64
-from bakeoff.why.worker_script import source_of
+from bakeoff.why.worker_parts import ModelPart, in_float64, source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.support.printed import printed

@@ -77,8 +77,6 @@ def set_process_up(folder: Path, description: Description) -> None:
     settings, device = description["settings"], description["device"]
     if "torch" in description["imports"]:  # which reads variables when it is imported
         os.environ.update(settings["variables"])
-        for name, place in settings.get("caches", {}).items():
-            os.environ.setdefault(name, str(folder / place))
         if device.startswith("cuda"):  # these would overrule the precision, and NGC's images set one of them
             os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
             os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)
@@ -142,7 +140,8 @@ class Measured:
                 torch.cuda.current_stream().synchronize()
                 torch.cuda.set_stream(self.execution.stream)
             self.synchronise = torch.cuda.current_stream().synchronize
-        getattr(torch, description["settings"]["calling"])().__enter__()  # for the rest of this process
+        self._calling = getattr(torch, description["settings"]["calling"])()  # it ends with this object
+        self._calling.__enter__()
 
     def call(self, number: int) -> Call:
         self.execution.bind(self._sets[number % SETS_IN_ROTATION])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +16,9 @@ from torch.utils import _pytree as pytree
 
 from .contract import WARMING_CALLS, WITH_CUDA_GRAPHS, Artifact, Execution, Loaded, Shape
 from .torch_streams import OwnStream, Replayed, copy, sample_tensors
+
+COMPILED, MADE_BY = "compiled", "made_by.txt"
+"""The folder beside a program with what was compiled when it was exported, and the file there that says where."""
 
 Tensors = Sequence[torch.Tensor]
 Function = Callable[[list[torch.Tensor]], Tensors]
@@ -78,9 +84,11 @@ def _laid_out(tensor: torch.Tensor, strides: Shape) -> torch.Tensor:
 
 
 def load_inductor(artifact: Artifact) -> Loaded:
-    """Compile the program, or take what Inductor's cache on this machine has of it."""
+    """Compile the program, unless what was compiled when it was exported fits, or Inductor's cache here has it."""
     import torch._inductor.config
 
+    brought = bring_compiled(artifact.path.parent / COMPILED)
+    before = compiled_so_far()
     settings = artifact.settings
     with warnings.catch_warnings():  # torch.export reads weights into memory that it does not write to
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
@@ -89,16 +97,57 @@ def load_inductor(artifact: Artifact) -> Loaded:
         module = module.to(memory_format=torch.channels_last)
     compiled: Any = torch.compile(module.forward, backend="inductor", **settings["options"])
     example = _prepare(artifact)(sample_tensors(artifact, torch.device(artifact.device)))
-    freezing = torch._inductor.config.patch(freezing="TORCHINDUCTOR_FREEZING" in settings["variables"])
+    options = {"freezing": "TORCHINDUCTOR_FREEZING" in settings["variables"]}
+    if hasattr(torch._inductor.config, "cpp_cache_precompile_headers"):
+        options["cpp_cache_precompile_headers"] = False  # this takes seconds, also where nothing is compiled
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with getattr(torch, settings["calling"])(), freezing:  # calls in the other mode would be compiled again
+    # calls in the other mode would be compiled again
+    with getattr(torch, settings["calling"])(), torch._inductor.config.patch(options):
         for _ in range(WARMING_CALLS):
             compiled(*example)
+        if brought and compiled_so_far() != before:
+            text = f"{artifact.path.name} was compiled anew. What came with it is of {brought}, and this is {maker()}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         for buffer, value in buffers:  # what the model keeps from call to call begins anew
             buffer.copy_(value)
     if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:
         return called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
     return called(artifact, lambda tensors: compiled(*tensors))
+
+
+def bring_compiled(folder: Path) -> str:
+    """Put what was compiled elsewhere into Inductor's cache on this machine. Return who compiled it, or nothing.
+
+    `torch.compiler.save_cache_artifacts` leaves the libraries of C++ out, which take most of the time on a CPU.
+    """
+    from torch._inductor.codecache import cache_dir  # type: ignore[attr-defined]  # it is imported there
+
+    if not folder.is_dir():
+        return ""
+    shutil.copytree(folder, cache_dir(), dirs_exist_ok=True, copy_function=_copy_new)
+    return (folder / MADE_BY).read_text(encoding="utf-8")
+
+
+def _copy_new(source: str, target: str) -> None:
+    """Copy a file that is not there. It appears whole, since other processes may load it."""
+    if not os.path.exists(target):
+        partial = f"{target}.{os.getpid()}"
+        shutil.copyfile(source, partial)
+        os.replace(partial, target)
+
+
+def compiled_so_far() -> tuple[int, int]:
+    """Return how many graphs this process has compiled, and how many libraries of C++ Inductor's cache has."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.codecache import cache_dir  # type: ignore[attr-defined]  # it is imported there
+
+    return counters["inductor"]["fxgraph_cache_miss"], sum(1 for _ in Path(cache_dir()).glob("*/*.so"))
+
+
+def maker() -> str:
+    """Return what decides whether compiled code fits: torch with its place, and the GPU or the processor."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else torch.backends.cpu.get_cpu_capability()
+    return f"torch {torch.__version__} in {Path(torch.__file__).parent} for {device}"
 
 
 def load_model(artifact: Artifact) -> Loaded:

@@ -237,7 +237,6 @@ def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
 
 
 def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:
-    """Return the seconds of the fastest call of an operator that moves `size` bytes."""
     if clock.device.type != "cuda":
         return _best_s(clock, operator, LEVEL_REPEAT_S)
     calls = max(1, min(MAX_GRAPH_CALLS, GRAPH_BYTES // size))

@@ -25,7 +25,6 @@ class Clock:
             self.synchronise = self.stream.synchronize
 
     def on_stream(self) -> AbstractContextManager[object]:
-        """Make the cell's own stream the current one inside the block."""
         return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
 
     def mark(self) -> Callable[[], None]:

@@ -104,7 +104,6 @@ class Threads:
         self._waited_ns: dict[int, int] = {}
 
     def find(self) -> None:
-        """Look for threads that have begun."""
         for thread in _threads() - self._files.keys() if TASKS.exists() else ():
             with contextlib.suppress(OSError):  # it has just ended, or the kernel does not count
                 self._files[thread] = os.open(TASKS / str(thread) / "schedstat", os.O_RDONLY)
@@ -184,7 +183,6 @@ def _threads() -> set[int]:
 
 
 def _cores_of(thread: int) -> set[int]:
-    """Return the cores that a thread may run on: none if it has just ended."""
     try:
         return os.sched_getaffinity(thread)
     except OSError:
@@ -198,7 +196,6 @@ def _move(threads: Iterable[int], cores: set[int]) -> None:
 
 
 def waited_ns() -> int | None:
-    """Return the nanoseconds that threads of this process were ready and had no core, as the scheduler counts them."""
     threads = Threads()
     threads.find()
     found_ns = threads.waited_ns() if threads.are_known else None

@@ -94,7 +94,6 @@ def fingerprint(
 
 
 def digests_of_data(files: Sequence[Path]) -> list[str]:
-    """Return digests of the files that are not too large."""
     return [_digest_of_file(path) for path in files if path.stat().st_size <= MAX_READ_BYTES]
 
 
@@ -129,7 +128,6 @@ def _settings() -> Iterable[str]:
 
 
 def _structure(module: Any) -> Iterable[str]:
-    """Return each part's class and attributes."""
     for name, part in module.named_modules():
         kind = type(part)
         yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()} {described_attributes(part)}\n"
@@ -166,7 +164,6 @@ def named_variables() -> tuple[str, ...]:
 
 
 def own_files() -> tuple[Path, ...]:
-    """Return the source files of the user's own, in alphabetical order."""
     return tuple(sorted(path for path in user_sources() if path.is_file()))
 
 

@@ -132,7 +132,6 @@ class Server:
                 _tell(self._control, server_messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def _become_worker(self, assignment: Assignment, descriptor: int) -> NoReturn:
-        """Do the job in this process, which was just forked."""
         try:
             self._leave()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -143,7 +142,6 @@ class Server:
             os._exit(1)
 
     def _become_branch(self, order: server_messages.Branch, descriptor: int) -> NoReturn:
-        """Serve in this process, which was just forked."""
         try:
             self._leave()
             branch = Server(socket.socket(fileno=descriptor), self._temporary)

@@ -58,7 +58,6 @@ class LoadServer:
         self._kept: list[CachedInstances] = []  # the latest one last
 
     def take(self, order: TakeLoad) -> TrafficWindow:
-        """Return one window, or why the cell cannot serve like that."""
         try:
             generator = load_generator()
             with contextlib.ExitStack() as held:

@@ -127,7 +127,6 @@ def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) ->
 
 
 def calibration_of(model: LoadedModel, cell: Cell) -> tuple[Inputs, ...]:
-    """Return the model's calibration data on the cell's device in its precision. There may be none."""
     wanted = precision.dtype_of(cell.precision)
     return tuple(
         one.map(lambda tensor: tensor.detach().to(cell.device, type_in(tensor, wanted))) for one in model.calibration

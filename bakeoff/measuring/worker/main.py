@@ -86,7 +86,6 @@ def spawned() -> None:
 
 
 def do_job(connection: Connection, assignment: messages.Assignment) -> None:
-    """Do the job, and send what answers it."""
     match job := assignment.job:
         case messages.MeasureCell():
             measure(WorkerContext.begin(connection, job, assignment.workspace))
@@ -132,7 +131,6 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
 
 
 def measure(worker: WorkerContext) -> None:
-    """Build one cell, check it, warm it up, and take bursts on command."""
     module, sets = worker.model()
     measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
     worker.await_turn()
@@ -145,7 +143,6 @@ def measure(worker: WorkerContext) -> None:
 
 
 def package(worker: WorkerContext) -> None:
-    """Build one cell ahead of time into the cell's folder, from which other workers load it."""
     assert isinstance(worker.backend, AheadOfTime)
     module, sets = worker.model()
     worker.await_turn()
@@ -192,7 +189,6 @@ def export_program(job: messages.ExportProgram, cwd: Path) -> None:
 
 
 def probe(lists_versions: bool) -> messages.TorchFacts:
-    """Return what torch says of this machine, and the versions of libraries if they are asked for."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     error = ""
     if torch.version.cuda and not devices:
@@ -244,7 +240,6 @@ def import_error(module: str) -> str:
 
 
 def _set_up_process(assignment: messages.Assignment) -> None:
-    """Give this process its own session, output, environment and random state."""
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()
     isolation.die_with_parent()

@@ -47,7 +47,6 @@ class DeviceMemory:
                 self._used_before = max(0, used - own_bytes)
 
     def peaks(self, artifact_bytes: int | None = None) -> Memory:
-        """Return the most memory that this process has taken so far, of the host and of the device."""
         return Memory(
             peak_resident_bytes=peak_resident_bytes(),
             peak_device_bytes=self.peak_bytes,
@@ -75,7 +74,6 @@ class DeviceMemory:
 
 
 def held_by_torch(device: Device) -> int:
-    """Return the bytes of device memory that torch holds in this process, without CUDA's own."""
     return torch.cuda.memory_reserved(device.cuda_index) if device.is_cuda else 0
 
 

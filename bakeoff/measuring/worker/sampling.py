@@ -8,6 +8,7 @@ import itertools
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 import torch
 
 from bakeoff.backends.base import Compiled
+from bakeoff.judging.intervals import covered
 from bakeoff.measuring.messages import THROUGHPUT_BLOCKS
 from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS, WARM_UP_LIMIT_S
-from bakeoff.records.schema import SETTLE, DeviceTime, Interval, Phase, Stage, Throughput, WarmUp
+from bakeoff.records.schema import SETTLE, DeviceTime, Interval, Kernel, KernelTimes, Phase, Stage, Throughput, WarmUp
 
 MIN_WARM_UP_CALLS = 10
 MIN_WINDOW_CALLS = 2
@@ -53,6 +55,11 @@ MIN_DEVICE_CALLS, MAX_DEVICE_CALLS = 10, 100
 
 STAGES_S = 0.5
 MIN_STAGES_CALLS = 20
+
+TRACED_CALLS, LONGEST_KERNELS = 3, 3
+
+TracedKernel = tuple[str, float, float]
+"""A kernel or copy: its name, and when it began and ended, in microseconds."""
 
 THROUGHPUT_BLOCK_S = 0.1
 
@@ -92,7 +99,6 @@ class Windows:
 
     @property
     def are_steady(self) -> bool:
-        """Return True when the last windows agree within 2 % and nothing was compiled in them."""
         recent = self.medians_ns[-STEADY_WINDOWS:]
         return (
             len(recent) == STEADY_WINDOWS
@@ -115,7 +121,6 @@ class Windows:
 
     @property
     def stopped_getting_faster(self) -> bool:
-        """Return True when the last window is not 2 % faster than all before it and nothing was compiled in it."""
         return (
             len(self.medians_ns) > STEADY_WINDOWS
             and self.medians_ns[-1] > min(self.medians_ns[:-1]) * (1 - STEADY_WITHIN)
@@ -317,6 +322,46 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Sta
         )
         for name, times in times_ms.items()
     ]
+
+
+def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> KernelTimes | None:
+    """Return what the GPU does in a call, as CUPTI traces it, or None without a GPU, and where nothing could be traced.
+
+    A trace slows the host down, but not what runs on the GPU. So only times on the GPU are read from it.
+    """
+    if clock.stream is None:
+        return None
+    from torch.autograd.profiler import profile  # that of torch.profiler imports Inductor
+
+    compiled.restore()
+    compiled.bind(sets[0])
+    compiled.run()
+    clock.synchronise()
+    with profile(use_device="cuda", use_cpu=False, use_kineto=True) as traced:
+        for _ in range(TRACED_CALLS):
+            compiled.run()
+        clock.synchronise()
+    on_device = [event for event in traced.function_events or [] if event.device_type.name == "CUDA"]
+    return summed_kernels(
+        [(event.name, event.time_range.start, event.time_range.end) for event in on_device], TRACED_CALLS
+    )
+
+
+def summed_kernels(events: Sequence[TracedKernel], calls: int) -> KernelTimes | None:
+    """Return the sums of what was traced in so many calls, for one of them. None if nothing was."""
+    if not events:
+        return None
+    times_us: defaultdict[str, float] = defaultdict(float)
+    for name, begun_us, ended_us in events:
+        times_us[name] += ended_us - begun_us
+    total_us = sum(times_us.values()) or 1.0
+    longest = sorted(times_us, key=lambda name: -times_us[name])[:LONGEST_KERNELS]
+    return KernelTimes(
+        busy_ms=covered(((begun, ended) for _, begun, ended in events)) / calls / 1e3,
+        kernels=len(events) / calls,
+        longest=[Kernel(name=name, share=times_us[name] / total_us) for name in longest],
+        calls=calls,
+    )
 
 
 def freeze_garbage() -> None:

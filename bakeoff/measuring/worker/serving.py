@@ -21,7 +21,7 @@ from bakeoff.measuring.messages import (
     TakeLoad,
 )
 from bakeoff.measuring.versions import versions_of
-from bakeoff.measuring.worker import conditions, energy, evaluating, kernels, memory, precision, sampling
+from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
@@ -36,7 +36,6 @@ from bakeoff.truth.reference import Reference
 
 
 def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
-    """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     compiled = with_traits(compiled, sets, worker.traits, worker.frozen_choices)
     device_memory.sample()
@@ -141,7 +140,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         with phases.announced("evaluate"):
             messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if last.with_trace:
-        messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
+        messages.send(connection, KernelsTraced(times=sampling.trace_kernels(compiled, sets, clock)))
 
 
 def _measured(
@@ -197,8 +196,6 @@ class Stream(Wrapped):
 def _generated(
     compiled: Compiled, sets: tuple[Inputs, ...], worker: WorkerContext, reference: Reference
 ) -> Generated | None:
-    """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
-
     def call(inputs: Inputs) -> Outputs:
         compiled.bind(inputs)
         worker.clock.synchronise()

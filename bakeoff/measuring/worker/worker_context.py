@@ -178,7 +178,6 @@ class WorkerContext:
 
     @property
     def building_s(self) -> float:
-        """Return the seconds since this worker was told to build."""
         return time.monotonic() - self.build_begun_s
 
     @contextlib.contextmanager
@@ -262,7 +261,6 @@ MAX_REASON_CHARACTERS = 400
 
 
 def explain(error: BaseException) -> tuple[Status, Failure]:
-    """Return the status of a cell that raised `error`, and why it failed."""
     if isinstance(error, BakeoffError):
         failure = Failure(
             kind=type(error).__name__, raised_by=raised_by(error), text=without_full_stop(first_line(error))
@@ -300,7 +298,6 @@ def _cause_of(error: BaseException, text: str) -> str:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the error at the beginning of a chain of those that were raised `from` another one."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -324,7 +321,6 @@ _READS_ENVIRON = type(os.environ).__getitem__.__code__
 
 
 def _about_variable(name: str) -> str:
-    """Say why a process of a cell does not see an environment variable, and what to do."""
     if is_withheld(name):
         return f"Bakeoff passes {name} on to no process, because it may change what is measured: use another name"
     return f"the environment variable {name} is not set: set it before you start bakeoff"

@@ -9,7 +9,7 @@ import pytest
 
 from bakeoff import backends
 from bakeoff.records.errors import UsageError
-from bakeoff.shipping import failing_part
+from bakeoff.why import failing_script
 from tests.shipping.conftest import cell_of, record_of, report_on
 
 PART = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
@@ -19,7 +19,7 @@ LABELS = [f"{name}/{mode}" for name in backends.TABLE for mode in backends.creat
 def script_of(label: str, text: str = "", **fields: object) -> str:
     record = record_of(label, cell=fields, command=text)
     report = report_on(record, hostname=text, variables={f"OMP_{text}": text})
-    return failing_part.script_of_part(report, record, PART, f"it fails {text}")
+    return failing_script.script_of_part(report, record, PART, f"it fails {text}")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
@@ -41,5 +41,5 @@ def test_every_script_is_python_and_no_text_is_code(device: str) -> None:
 
 def test_a_file_name_that_hides_the_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the script would import itself as 'onnxruntime': give the file another name"):
-        failing_part.write(script_of("onnx"), tmp_path / "onnxruntime.py")
+        failing_script.write_script(script_of("onnx"), tmp_path / "onnxruntime.py")
     assert not list(tmp_path.iterdir())
