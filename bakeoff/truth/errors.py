@@ -6,7 +6,7 @@ An error is known over all values, in slices along each dimension, by magnitude,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -245,6 +245,9 @@ def _chosen_values(
     return None if values is None or expected is None else (values, expected)
 
 
+Combine = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+
+
 @dataclass(frozen=True)
 class ErrorSpread:
     """How eager's error of one output is spread: its largest one, and for the slices along each dimension two rows, the
@@ -255,9 +258,15 @@ class ErrorSpread:
     octaves: EagerOctaves | None = None  # None: whole numbers
 
     def or_larger(self, other: ErrorSpread) -> ErrorSpread:
-        slices = {dimension: rows.maximum(other.slices[dimension]) for dimension, rows in self.slices.items()}
-        octaves = self.octaves.or_larger(other.octaves) if self.octaves and other.octaves else self.octaves
-        return ErrorSpread(max(self.largest, other.largest), slices, octaves)
+        return replace(self._with(torch.maximum, other), largest=max(self.largest, other.largest))
+
+    def _with(self, combine: Combine, other: ErrorSpread) -> ErrorSpread:
+        """Return the errors in each part, combined with those of another witness. The sizes are the same in both."""
+        slices = {dimension: combine(rows, other.slices[dimension]) for dimension, rows in self.slices.items()}
+        octaves = self.octaves
+        if octaves is not None and other.octaves is not None:
+            octaves = EagerOctaves(*map(combine, octaves, other.octaves))
+        return replace(self, slices=slices, octaves=octaves)
 
     def off_by(self, share: float) -> ErrorSpread:
         """Return the same with errors of this share of each real number."""
@@ -270,12 +279,8 @@ class ErrorSpread:
         """Return the same with the larger error in each part, where the other one is that of a perturbed model."""
         if not (self.octaves and perturbed.octaves):
             return self
-        most = rounding_limits.MAX_PERTURBED_SHARE
-        slices = {
-            dimension: torch.stack((eager.maximum(perturbed.slices[dimension][0].minimum(most * sizes)), sizes))
-            for dimension, (eager, sizes) in self.slices.items()
-        }
-        return replace(self, slices=slices, octaves=self.octaves.or_perturbed(perturbed.octaves))
+        most = self.off_by(rounding_limits.MAX_PERTURBED_SHARE)
+        return self._with(torch.maximum, perturbed._with(torch.minimum, most))
 
 
 class EagerErrors(NamedTuple):

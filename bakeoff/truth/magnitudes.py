@@ -16,7 +16,6 @@ import torch
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.truth.rounding_limits import (
     MAX_ABSOLUTE_SHARE,
-    MAX_PERTURBED_SHARE,
     MIN_CANCELLING,
     MIN_MAGNITUDE_VALUES,
     ROUNDING_UNITS,
@@ -88,21 +87,6 @@ class EagerOctaves(NamedTuple):
         squares = share**2 * self.reference_squares
         logs = self.counts * (squares / self.counts).log2().div(2).nan_to_num(0.0)
         return self._replace(eager_squares=squares, eager_logs=logs)
-
-    def or_larger(self, other: EagerOctaves) -> EagerOctaves:
-        return self._replace(
-            eager_squares=self.eager_squares.maximum(other.eager_squares),
-            eager_logs=self.eager_logs.maximum(other.eager_logs),
-        )
-
-    def or_perturbed(self, perturbed: EagerOctaves) -> EagerOctaves:
-        """Return the larger one of each error, where the other one is that of a perturbed model."""
-        most = self.off_by(MAX_PERTURBED_SHARE)
-        bounded = perturbed._replace(
-            eager_squares=perturbed.eager_squares.minimum(most.eager_squares),
-            eager_logs=perturbed.eager_logs.minimum(most.eager_logs),
-        )
-        return self.or_larger(bounded)
 
     @property
     def eager(self) -> torch.Tensor:

@@ -3,7 +3,8 @@
 import torch
 
 from bakeoff.records.precision import Precision
-from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
+from bakeoff.truth.errors import ErrorSpread
+from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, Groups, errors_by_octave
 
 NOTHING = torch.zeros((4, EXPONENTS), dtype=torch.float64)
 
@@ -25,12 +26,22 @@ def test_octaves_with_few_values_count_with_their_neighbours_and_zeros_nowhere()
     assert octaves_of(few, few).groups(NOTHING) is None
 
 
+def spread_of(values: torch.Tensor, share: float) -> ErrorSpread:
+    return ErrorSpread(0.0, {}, octaves_of(values, share * values))
+
+
+def groups_with(eager: ErrorSpread, perturbed: ErrorSpread) -> Groups:
+    octaves = eager.or_perturbed(perturbed).octaves
+    groups = octaves.groups(NOTHING) if octaves else None
+    assert groups is not None
+    return groups
+
+
 def test_a_perturbed_model_raises_an_error_up_to_a_share_of_the_size() -> None:
     values = torch.ones(64, dtype=torch.float64)
-    eager, slightly, wildly = (octaves_of(values, share * values) for share in (1e-6, 1e-4, 1.0))
+    eager, slightly, wildly = (spread_of(values, share) for share in (1e-6, 1e-4, 1.0))
     for perturbed, expected in ((slightly, 1e-4), (wildly, 2.0**-8)):
-        groups = eager.or_perturbed(perturbed).groups(NOTHING)
-        assert groups is not None
+        groups = groups_with(eager, perturbed)
         torch.testing.assert_close(groups.eager, torch.tensor([expected], dtype=torch.float64))
 
 
@@ -75,9 +86,7 @@ TYPICAL = ("typical_ours", "typical_eager")
 
 def test_a_perturbed_model_says_nothing_of_octaves_without_values() -> None:
     values = torch.tensor([1e8, 1e-3] * 32, dtype=torch.float64)
-    octaves = octaves_of(values, 1e-7 * values)
-    groups = octaves.or_perturbed(octaves_of(values, 1e-6 * values)).groups(NOTHING)
-    assert groups is not None
+    groups = groups_with(spread_of(values, 1e-7), spread_of(values, 1e-6))
     torch.testing.assert_close(groups.typical_eager, 1e-6 * groups.sizes)
 
 

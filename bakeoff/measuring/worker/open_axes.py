@@ -15,7 +15,7 @@ from bakeoff.backends.calling import sampled
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.messages import AxesFound
 from bakeoff.measuring.worker.loading import load
-from bakeoff.models.base import LoadedModel, of_each_shape
+from bakeoff.models.base import of_each_shape
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Cell
 
@@ -105,10 +105,6 @@ def _made(cell: Cell, cwd: Path) -> Made:
         kind = "" if isinstance(error, BakeoffError) else f"{type(error).__name__}: "
         raise UsageError(f"{cell.model} does not load with {sizes}: {kind}{first_line(error)}") from error
     os.chdir(cwd)
-    return _compared(model, pytree, sampled)
-
-
-def _compared(model: LoadedModel, pytree: Any, sampled: Any) -> Made:
     if len(of_each_shape(model.inputs)) > 1:
         raise UsageError("its inputs have several shapes already, and a range is of inputs of one shape")
     first = model.inputs[0]
