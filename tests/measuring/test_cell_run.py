@@ -1,7 +1,7 @@
 """What a cell's record holds, from workers that follow a script."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,10 @@ from pydantic import JsonValue
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
+from bakeoff.measuring.controller.cell_process import CellProcess, Life, Stage
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
+from bakeoff.measuring.controller.worker_process import DeadlinePassed
+from bakeoff.measuring.messages import Event, ReadyToBuild
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import (
     DecidedByRounding,
@@ -27,7 +30,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
 )
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Extent, Placement, Record, Status, WarmUp
+from bakeoff.records.schema import Cell, Extent, Placement, Record, Status, WarmUp
 from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
@@ -352,3 +355,55 @@ def test_an_answer_that_depends_on_rounding_is_told_once(unchecked: str) -> None
 def test_that_a_model_keeps_answers_is_a_doubt_of_each_cell() -> None:
     doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(recall=Recall(operators=7, again=1)))
     assert doubts == [Recalled(operators=7, again=1)]
+
+
+class Recorded:
+    """A worker that notes when it is stopped, goes on and ends, and says what it was given."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.events: list[Event] = []
+
+    def receive(self, deadline_s: float) -> Event:
+        if not self.events:
+            raise DeadlinePassed
+        return self.events.pop(0)
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self.heard.append(name)
+
+
+def launched_ahead(worker: Recorded) -> CellProcess:
+    def life() -> Life:
+        yield ReadyToBuild
+        yield Stage.LOADED
+
+    cell = Cell(model="mlp", backend="null")
+    process = CellProcess(cell, 1, 0, True, launcher=None, limit_s=10.0, is_ahead=True)  # type: ignore[arg-type]
+    process.worker = worker  # type: ignore[assignment]
+    process.begin(life(), 0.0)
+    return process
+
+
+def test_a_process_that_is_held_goes_on_and_that_time_does_not_count() -> None:
+    worker = Recorded()
+    process = launched_ahead(worker)
+    for now_s in (2.0, 3.0):
+        process.hold(now_s)
+    assert not process.goes_on and process.waited_s == 2.0
+    process.go_on(50.0)
+    process.poll_ahead(51.0)
+    assert process.goes_on and process.deadline_s == 58.0 and worker.heard == ["pause", "resume"]
+    worker.events = [ReadyToBuild()]
+    process.poll_ahead(57.0)
+    process.go_on(58.0)
+    assert process.is_ready and not process.goes_on and worker.heard == ["pause", "resume", "pause"]
+
+
+def test_a_process_that_takes_too_long_ahead_of_its_epoch_is_given_up() -> None:
+    worker = Recorded()
+    process = launched_ahead(worker)
+    process.poll_ahead(9.0)
+    assert process.goes_on
+    process.poll_ahead(10.0)
+    assert process.stage is Stage.GIVEN_UP and worker.heard == ["end"]
