@@ -163,7 +163,7 @@ def run(
 
         result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
-        statuses = [runs.exit_status(judge(each.report)) for each in (*result.parts.values(), result)]
+        statuses = [runs.exit_status(judge(of_part.report)) for of_part in (*result.parts.values(), result)]
         status = max(statuses, default=0) if result.complete else INTERRUPTED
         return print_json(result.answer, status) if as_json else status
     options = config.gather(typed, out, quiet, config_file, preset)
@@ -776,7 +776,7 @@ def _what_is_kept(error: OSError) -> str:
     from bakeoff.records.store import Store
 
     around = Path(str(error.filename or "")).parents
-    folder = shlex.quote(next((str(each) for each in around if Store.is_run(each)), "RUN"))
+    folder = shlex.quote(next((str(folder) for folder in around if Store.is_run(folder)), "RUN"))
     first = "make room first; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return (
         f"{first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "

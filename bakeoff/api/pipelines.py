@@ -256,8 +256,8 @@ def compare_parts(
         if not mix.is_shipped:  # what is there is of another mix, or a part of this one
             shutil.rmtree(folder / WINNERS, ignore_errors=True)
         notes = [
-            _note(name, each, name in mix.winners, mix.left.get(name, ""), was_interrupted)
-            for name, each in mix.parts.items()
+            _note(name, result, name in mix.winners, mix.left.get(name, ""), was_interrupted)
+            for name, result in mix.parts.items()
         ]
         is_in_fp32 = mix.parts is not results
         if is_in_fp32:

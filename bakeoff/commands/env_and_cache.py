@@ -137,7 +137,7 @@ def list_builds(as_json: AsJson = False) -> int:
     entries = cache.entries()
     for entry in entries:
         say(_line(entry))
-    say(f"{_megabytes(sum(each.size_bytes for each in entries))} in {cache.folder}")
+    say(f"{_megabytes(sum(entry.size_bytes for entry in entries))} in {cache.folder}")
     return 0
 
 

@@ -77,7 +77,7 @@ def examine_environment(
 ) -> OtherEnvironment:
     """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
 
-    `known` are the libraries of all backends. Those that differ are tried, and those that a named backend needs.
+    `libraries` are those of all backends. Those that differ are tried, and those that a named backend needs.
     """
     python = str(environments.python_of(name))
     contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}

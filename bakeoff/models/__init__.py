@@ -114,7 +114,7 @@ def find(name: str) -> Family:
         return _family(SOURCES[prefix].family, _in_presets(source))
     path, colon, factory = name.rpartition(":")
     file = path if colon else name
-    if file.endswith(".py") and name not in plug_ins(ENTRY_POINTS):
+    if file.endswith(".py"):
         return _of_file(_in_presets(file), factory if colon else "")
     if target := plug_ins(ENTRY_POINTS).get(name):
         return _of_distribution(name, target)

@@ -194,8 +194,8 @@ class Calls:
         """Return True if one more call of this size may be kept. A new size takes the room of others' second calls."""
         used = sum(len(one.kept) * one.bytes_of_call for one in self._sizes.values())
         needed = used + size.bytes_of_call - self._limit_bytes
-        spare = [each for each in self._sizes.values() for _ in each.kept[1:]] if not size.kept else []
-        spare.sort(key=lambda each: each.bytes_of_call, reverse=True)
+        spare = [other for other in self._sizes.values() for _ in other.kept[1:]] if not size.kept else []
+        spare.sort(key=lambda other: other.bytes_of_call, reverse=True)
         if needed > sum(one.bytes_of_call for one in spare):
             return False
         for size_to_cut in spare:

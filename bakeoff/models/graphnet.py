@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from bakeoff.models.base import Dimension
-from bakeoff.models.source_code import parse
+from bakeoff.models.source_code import functions_of, parse
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 
@@ -37,7 +37,7 @@ class GraphNet(UserModel):
     def _required(self, name: str) -> ast.FunctionDef:
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
-                return next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "forward")
+                return functions_of(node)["forward"]
         raise UsageError(f"{self.path} has no class {name}: graphnet: takes a folder of GraphNet's samples")
 
     def _dimensions(self) -> dict[str, Dimension]:

@@ -63,7 +63,7 @@ def naming_torchvision(model: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, RuntimeError) as error:
-        if (cause := next((each for each in chain_of(error) if "torchvision::" in str(each)), None)) is None:
+        if (cause := next((one for one in chain_of(error) if "torchvision::" in str(one)), None)) is None:
             raise
         raise torchvision_of_another_torch(model, cause) from error
 

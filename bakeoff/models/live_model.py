@@ -225,15 +225,15 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         raise UsageError(f"{_name_of(factory)} is neither a torch.nn.Module nor a function that makes one") from None
     sizes: dict[str, int | str] = {}
-    for each in parameters:
-        if each.name != "seed" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            if each.default is each.empty:
+    for parameter in parameters:
+        if parameter.name != "seed" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.default is parameter.empty:
                 raise UsageError(
-                    f"a function that is given in place of a torch.nn.Module makes one, and '{each.name}' of this one "
-                    f"has no default: give it a size, such as {each.name}=8. If the function computes the answer, make "
-                    "it the forward of a torch.nn.Module"
+                    f"a function that is given in place of a torch.nn.Module makes one, and '{parameter.name}' of this "
+                    f"one has no default: give it a size, such as {parameter.name}=8. If the function computes the "
+                    "answer, make it the forward of a torch.nn.Module"
                 )
-            sizes[each.name] = dimension_of(_name_of(factory), each.name, each.default).default
+            sizes[parameter.name] = dimension_of(_name_of(factory), parameter.name, parameter.default).default
     return {"dimensions": sizes, "takes_seed": any(parameter.name == "seed" for parameter in parameters)}
 
 

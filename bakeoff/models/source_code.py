@@ -53,7 +53,7 @@ def imports_of(tree: ast.Module) -> dict[str, tuple[str, str]]:
     }
 
 
-def functions_of(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+def functions_of(tree: ast.Module | ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

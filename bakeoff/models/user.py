@@ -219,7 +219,7 @@ class UserModel(UserCode, Family):
         positional = [*function.args.posonlyargs, *function.args.args] if function else []
         return [parameter.arg for parameter in positional[:1]] == [PREDICT]
 
-    def _parameters_of_calibrate(self, known: Collection[str]) -> frozenset[str] | None:
+    def _parameters_of_calibrate(self, of_factory: Collection[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
 
         Raise UsageError for a parameter that it needs and the factory has not. If it is imported, it is not meant then.
@@ -228,13 +228,13 @@ class UserModel(UserCode, Family):
         if function is None:
             return None
         parameters = {parameter.arg: default for parameter, default in parameters_of(function)}
-        if missing := [name for name, default in parameters.items() if name not in known and default is None]:
+        if missing := [name for name, default in parameters.items() if name not in of_factory and default is None]:
             if function not in self.tree.body:
                 return None
             raise unknown(
-                f"parameter of calibrate() for {self.name}", missing[0], known, "calibrate takes the factory's"
+                f"parameter of calibrate() for {self.name}", missing[0], of_factory, "calibrate takes the factory's"
             )
-        return frozenset(parameters) & frozenset(known)
+        return frozenset(parameters) & frozenset(of_factory)
 
     def made(self, dimensions: Sizes, seed: int) -> Any:
         """Return whatever the factory does, such as a pipeline and an example call of it."""
@@ -260,34 +260,29 @@ class UserModel(UserCode, Family):
         """Call the factory as a process does that has just imported the file with this seed."""
         import torch
 
-        from bakeoff.models.file_variables import Variables
-
         _loaded[self.name] = self
         tree = self._tree_for(dimensions)
         begun_with = self.file.read_bytes(), seed, dimensions if tree else {}
         make = partial(self._make, dimensions=dimensions, seed=seed)
-        known = _imported.get(self.file)
-        is_same = known is not None and known.begun_with == begun_with
-        may_share = known is not None and is_same and not known.is_in_use
-        if known and may_share and (returned := self._make_again(known, make)) is not None:
-            return known.module, returned
+        earlier = _imported.get(self.file)
+        is_same = earlier is not None and earlier.begun_with == begun_with
+        may_share = is_same and earlier is not None and not earlier.is_in_use
+        if earlier and may_share and (returned := self._make_in(earlier, make)) is not None:
+            return earlier.module, returned
         torch.default_generator.manual_seed(seed)
         try:
             module = self._import(tree)
         except Exception as error:
-            if known is None or not is_same:
+            if earlier is None or not is_same:
                 raise
-            if known.is_in_use and (returned := self._make_again(known, make)) is not None:
-                return known.module, returned
+            if earlier.is_in_use and (returned := self._make_in(earlier, make)) is not None:
+                return earlier.module, returned
             raise UsageError(
                 f"{self.path} keeps the model, or a tensor that a call has written into, and cannot be imported a "
                 f"second time: {first_line(error)}: make them inside of {self.function}()"
             ) from error
-        known = _imported[self.file] = Imported(module, begun_with, torch.get_rng_state())
-        returned = make(module)
-        known.keeps(returned)
-        known.variables = Variables(module, imports_of(self.tree))
-        return module, returned
+        _imported[self.file] = Imported(module, begun_with, torch.get_rng_state())
+        return module, self._make_in(_imported[self.file], make)
 
     def _tree_for(self, dimensions: Sizes) -> ast.Module | None:
         """Return what the file runs as with these dimensions, or None where it runs as it is."""
@@ -296,19 +291,19 @@ class UserModel(UserCode, Family):
     def _make(self, module: ModuleType, dimensions: Sizes, seed: int) -> Any:
         return getattr(module, self.function)(**dimensions, **({"seed": seed} if self.takes_seed else {}))
 
-    def _make_again(self, known: Imported, make: Callable[[ModuleType], Any]) -> Any:
-        """Make the model of a file that was imported before. Return None where the file keeps what it returns."""
+    def _make_in(self, imported: Imported, make: Callable[[ModuleType], Any]) -> Any:
+        """Make the model as a process does that has just imported the file. Return None where the file keeps it."""
         import torch
 
         from bakeoff.models.file_variables import Variables
 
-        if known.variables is not None and not known.variables.put_back():
+        if imported.variables is not None and not imported.variables.put_back():
             return None
-        torch.set_rng_state(known.random_state)
-        returned = make(known.module)
-        if known.keeps(returned):
+        torch.set_rng_state(imported.random_state)
+        returned = make(imported.module)
+        if imported.keeps(returned):
             return None
-        known.variables = known.variables or Variables(known.module, imports_of(self.tree))
+        imported.variables = imported.variables or Variables(imported.module, imports_of(self.tree))
         return returned
 
     def keep_apart(self) -> None:
