@@ -87,7 +87,9 @@ def set_process_up(folder: Path, description: Description) -> None:
     import torch
 
     torch.set_num_threads(settings["threads"])
-    torch.set_float32_matmul_precision("high" if settings["tf32"] else "highest")
+    precision = "high" if settings["tf32"] else "highest"
+    if torch.get_float32_matmul_precision() != precision:  # what was set is another key of Inductor's cache
+        torch.set_float32_matmul_precision(precision)
     torch.backends.mha.set_fastpath_enabled(settings["fast_path"])
     switch(settings.get("switches", {}))
     if device.startswith("cuda"):

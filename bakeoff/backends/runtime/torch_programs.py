@@ -106,7 +106,7 @@ def load_inductor(artifact: Artifact) -> Loaded:
         for _ in range(WARMING_CALLS):
             compiled(*example)
         if brought and compiled_so_far() != before:
-            text = f"{artifact.path.name} was compiled anew. What came with it is of {brought}, and this is {maker()}"
+            text = f"{artifact.path.name} was compiled anew: what came with it, of {brought}, does not fit {maker()}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         for buffer, value in buffers:  # what the model keeps from call to call begins anew
             buffer.copy_(value)
