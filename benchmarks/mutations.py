@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How many planted faults do the tests of a room find?
 
-    python benchmarks/mutations.py judging planning measuring --count 100
+    python benchmarks/mutations.py judging planning measuring truth --count 100
     python benchmarks/mutations.py judging planning --count 30 --seed 7
 
 Each fault is one changed expression: a comparison is reversed, `+` and `-` or `*` and `/` change places, a number
