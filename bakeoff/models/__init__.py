@@ -114,7 +114,7 @@ def find(name: str) -> Family:
         return _family(SOURCES[prefix].family, _in_presets(source))
     path, colon, factory = name.rpartition(":")
     file = path if colon else name
-    if file.endswith(".py"):
+    if file.endswith(".py"):  # before the entry points, whose files would count as what the model reads
         return _of_file(_in_presets(file), factory if colon else "")
     if target := plug_ins(ENTRY_POINTS).get(name):
         return _of_distribution(name, target)
