@@ -23,7 +23,7 @@ from bakeoff.measuring.worker import accuracy, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
 from bakeoff.measuring.worker.reference import run_eager
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.records.schema import Cell
 
 Outputs = tuple[torch.Tensor, ...]
@@ -102,6 +102,11 @@ def built(
                 compiled.bind(sets[0])
                 yield Built(backend, context, compiled, clock, module, sets, tuple(phases.names), before)
             compiled.close()
+
+
+def loaded(module: torch.nn.Module, *shape: int, sets: int = INPUT_SETS) -> LoadedModel:
+    """Return a model of one tensor of this shape, with random input sets."""
+    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(shape),)) for _ in range(sets)))
 
 
 class RecordingPhases:
