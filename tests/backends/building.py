@@ -22,7 +22,7 @@ from bakeoff.backends.torch_kernels import ATTENTION, CUDNN_BENCHMARK
 from bakeoff.measuring.worker import precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.records.schema import Cell
 from bakeoff.truth.calls import run_eager
 from bakeoff.truth.errors import errors_of_eager
@@ -104,6 +104,11 @@ def built(
                 compiled.bind(sets[0])
                 yield Built(backend, context, compiled, clock, module, sets, tuple(phases.names), before)
             compiled.close()
+
+
+def loaded(module: torch.nn.Module, *shape: int, sets: int = INPUT_SETS) -> LoadedModel:
+    """Return a model of one tensor of this shape, with random input sets."""
+    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(shape),)) for _ in range(sets)))
 
 
 class RecordingPhases:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from bakeoff.backends.aotinductor import LINKED, PACKAGE, AOTInductor, linker_options
 from bakeoff.backends.base import Availability
-from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import CPU
 from bakeoff.records.schema import Cell, Extent
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 
 
 class WithAKeptOperator(nn.Module):
@@ -23,13 +22,9 @@ class WithAKeptOperator(nn.Module):
         return torch.linalg.inv(x @ x.mT + torch.eye(4)).relu()
 
 
-def loaded(module: nn.Module) -> LoadedModel:
-    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(4, 4),)) for _ in range(4)))
-
-
 @pytest.mark.slow
 def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(WithAKeptOperator())) as one:
+    with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(WithAKeptOperator(), 4, 4)) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.PARTIAL
@@ -45,7 +40,7 @@ def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) 
 def test_a_package_with_frozen_weights_is_right_and_says_what_it_is(
     mode: str, settings: dict[str, bool], tmp_path: Path
 ) -> None:
-    model = LoadedModel(nn.Linear(64, 64).eval(), tuple(Inputs((torch.randn(4, 64),)) for _ in range(4)))
+    model = loaded(nn.Linear(64, 64), 4, 64)
     with built(Cell(model="own", backend="aotinductor", mode=mode), tmp_path, model) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         assert settings.items() <= one.compiled.settings().items()
@@ -96,7 +91,7 @@ def test_where_it_finds_one_the_linker_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_naming_the_runtime_links_it_and_the_package_still_runs(tmp_path: Path) -> None:
     cell = Cell(model="own", backend="aotinductor")
-    with compiler_that_finds("libstdc++.so", tmp_path), built(cell, tmp_path, loaded(nn.Linear(4, 4))) as one:
+    with compiler_that_finds("libstdc++.so", tmp_path), built(cell, tmp_path, loaded(nn.Linear(4, 4), 4, 4)) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         settings = one.compiled.settings()
         assert settings["loaded_and_called_through"] == "AOTIModelPackageLoader"

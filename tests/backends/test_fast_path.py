@@ -11,7 +11,7 @@ from bakeoff.backends import fast_path
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell
-from tests.backends.building import Built, built
+from tests.backends.building import Built, built, loaded
 from tests.support.measuring import by_label, measure
 
 FUSED = "aten::_transformer_encoder_layer_fwd"
@@ -51,7 +51,7 @@ def test_eager_and_a_trace_call_the_fused_operator(backend: str, mode: str, is_f
 
 
 def test_a_model_without_such_layers_is_refused_with_the_reason(tmp_path: Path) -> None:
-    plain = LoadedModel(nn.Linear(3, 2).eval(), (Inputs((torch.randn(1, 3),)),))
+    plain = loaded(nn.Linear(3, 2), 1, 3, sets=1)
     assert fast_path.in_force(plain.module) == {}
     cell = cell_of("eager", "no-fast-path")
     with pytest.raises(Unsupported, match=r"^the model has no nn\.Transformer"), built(cell, tmp_path, plain):

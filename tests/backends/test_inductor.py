@@ -10,11 +10,11 @@ from torch._dynamo.backends.common import aot_autograd
 
 from bakeoff import backends
 from bakeoff.backends.inductor import Inductor, InductorLog, known_options
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Extent
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 
 
 class Whole(nn.Module):
@@ -55,10 +55,6 @@ class Outside(Whole):
         return self.linear(x).relu()
 
 
-def loaded(module: nn.Module) -> LoadedModel:
-    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(2, 4),)) for _ in range(4)))
-
-
 @pytest.mark.parametrize(
     ("module", "extent", "graphs", "reason"),
     [
@@ -72,7 +68,7 @@ def loaded(module: nn.Module) -> LoadedModel:
 def test_a_graph_that_breaks_is_no_full_placement(
     module: type[nn.Module], extent: Extent, graphs: int, reason: str, tmp_path: Path
 ) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(module())) as one:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(module(), 2, 4)) as one:
         placement = one.compiled.placement()
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
     assert placement is not None
@@ -98,7 +94,7 @@ class Recurrent(nn.Module):
 
 
 def test_where_nothing_is_compiled_eager_is_said_to_do_the_work(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Recurrent())) as one:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Recurrent(), 2, 4)) as one:
         one.call(one.sets[1])
         placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.FALLBACK
@@ -115,7 +111,7 @@ class Scaled(Whole):
     [("freezing", True), ("default", False), pytest.param("max-autotune-freezing", True, marks=pytest.mark.slow)],
 )
 def test_freezing_makes_constants_of_weights(mode: str, is_constant: bool, tmp_path: Path) -> None:
-    model = loaded(Scaled())
+    model = loaded(Scaled(), 2, 4)
     with built(Cell(model="own", backend="inductor", mode=mode), tmp_path, model) as one:
         (before,) = [output.clone() for output in one.call(one.sets[1])]
         torch.testing.assert_close((before,), one.eager(one.sets[1]))
@@ -148,14 +144,14 @@ class Attending(Whole):
 
 
 def test_an_operator_that_stays_pytorchs_is_named(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(WithAnOperatorOfItsOwn())) as one:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(WithAnOperatorOfItsOwn(), 2, 4)) as one:
         placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.PARTIAL
     assert placement.fallbacks == ["bakeoff_tests.double stayed PyTorch's kernel (1)"]
 
 
 def test_attention_left_to_pytorch_by_design_is_no_fallback(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Attending())) as one:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Attending(), 2, 4)) as one:
         placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.FULL
 
@@ -179,7 +175,7 @@ def test_listening_leaves_inductors_loggers_as_they_were() -> None:
 
 
 def test_compiling_again_after_the_warm_up_is_counted_and_shows_in_the_placement(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole())) as one:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole(), 2, 4)) as one:
         first, before = one.compiled.placement(), one.compiled.compilations()
         one.call(Inputs((torch.randn(3, 4),)))
         second = one.compiled.placement()
@@ -189,7 +185,7 @@ def test_compiling_again_after_the_warm_up_is_counted_and_shows_in_the_placement
 
 
 def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor", mode="max-autotune"), tmp_path, loaded(Whole())) as one:
+    with built(Cell(model="own", backend="inductor", mode="max-autotune"), tmp_path, loaded(Whole(), 2, 4)) as one:
         placement = one.compiled.placement()
     assert placement is not None and placement.fallbacks == []
 

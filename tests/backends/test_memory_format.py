@@ -8,10 +8,10 @@ from torch import nn
 
 from bakeoff.backends.base import ANYWHERE, Mode, Suits
 from bakeoff.backends.memory_format import converted_inputs, converted_module
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import Inputs
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 
 LAST = torch.channels_last
 
@@ -40,14 +40,14 @@ def test_only_tensors_of_four_dimensions_are_put_in_order() -> None:
 
 def test_a_model_without_convolution_is_refused_with_the_reason(tmp_path: Path) -> None:
     """A user's own model is only known once it is loaded."""
-    model = LoadedModel(nn.Linear(3, 2).eval(), (Inputs((torch.randn(1, 2, 2, 3),)),))
+    model = loaded(nn.Linear(3, 2), 1, 2, 2, 3, sets=1)
     cell = Cell(model="mine.py:factory", backend="eager", mode="channels-last")
     with pytest.raises(Unsupported, match=r"^the model has no 2-D convolution"), built(cell, tmp_path, model):
         pass
 
 
 def test_the_record_says_which_order_was_in_force(tmp_path: Path) -> None:
-    model = LoadedModel(nn.Conv2d(3, 4, 3).eval(), (Inputs((torch.randn(1, 3, 8, 8),)),))
+    model = loaded(nn.Conv2d(3, 4, 3), 1, 3, 8, 8, sets=1)
     cell = Cell(model="mine.py:factory", backend="torchscript", mode="channels-last")
     with built(cell, tmp_path, model) as one:
         assert one.compiled.settings()["memory_format"] == "channels_last"

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from bakeoff.backends.openvino import PRECISION_HINTS
-from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from bakeoff.truth import accuracy
-from tests.backends.building import built, reference_of
+from tests.backends.building import built, loaded, reference_of
 
 openvino = pytest.importorskip("openvino")
 
@@ -49,7 +48,7 @@ class RepeatsItself(nn.Module):
 
 
 def test_tensors_that_a_model_returns_twice_are_outputs_twice(tmp_path: Path) -> None:
-    model = LoadedModel(RepeatsItself().eval(), tuple(Inputs((torch.randn(3, 8),)) for _ in range(2)))
+    model = loaded(RepeatsItself(), 3, 8, sets=2)
     for _ in range(2):  # the second time from the file that the first one left
         with built(cell_of("fp32"), tmp_path, model, threads=1) as one:
             for inputs in one.sets:

@@ -55,7 +55,7 @@ from bakeoff.backends.torch_profiling import (
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 
 WIDTH = 32
 
@@ -106,7 +106,7 @@ class WithBreaks(nn.Module):
 
 def planted(kind: type[nn.Module] = Planted) -> LoadedModel:
     torch.manual_seed(0)
-    return LoadedModel(kind().eval(), tuple(Inputs((torch.randn(8, WIDTH),)) for _ in range(2)))
+    return loaded(kind(), 8, WIDTH, sets=2)
 
 
 def profiled(backend: str, workspace: Path, kind: type[nn.Module] = Planted) -> list[ProfiledKernel]:

@@ -23,7 +23,7 @@ from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from bakeoff.truth import accuracy
-from tests.backends.building import Built, RecordingPhases, built, reference_of
+from tests.backends.building import Built, RecordingPhases, built, loaded, reference_of
 from tests.support import cells
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")
@@ -243,7 +243,7 @@ class MostlyTransposed(nn.Module):
 
 
 def own(module: nn.Module) -> LoadedModel:
-    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(2, 32, 32),)) for _ in range(4)))
+    return loaded(module, 2, 32, 32)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from bakeoff.backends.surgical import Outside, find_repeated, find_targets, stay
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported, UsageError
 from bakeoff.records.schema import Cell, Extent
-from tests.backends.building import Built, built
+from tests.backends.building import Built, built, loaded
 
 
 class Block(nn.Module):
@@ -32,7 +32,7 @@ def blocks() -> nn.Module:
     return nn.Sequential(Block(), Block()).eval()
 
 
-def loaded() -> LoadedModel:
+def with_targets() -> LoadedModel:
     sets = tuple(Inputs((torch.randn(4, 8),)) for _ in range(INPUT_SETS))
     return LoadedModel(blocks(), sets, surgical_targets=("*.activation",))
 
@@ -135,7 +135,7 @@ def test_a_layer_with_weights_is_one_module_whatever_it_calls_and_has_its_packag
 @pytest.fixture(scope="module")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="inductor", mode=SURGICAL)
-    with built(cell, tmp_path_factory.mktemp("surgical"), loaded()) as one:
+    with built(cell, tmp_path_factory.mktemp("surgical"), with_targets()) as one:
         yield one
 
 
@@ -173,14 +173,14 @@ def test_closing_gives_the_parts_their_own_forward_back(tmp_path: Path) -> None:
         part.forward = torch.compile(part.forward, backend="eager")
     assert all("forward" in vars(part) for part in targets.values())
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
-    with built(cell, tmp_path, loaded()) as eager:
+    with built(cell, tmp_path, with_targets()) as eager:
         surgical.SurgicalModule(eager.compiled, targets, Outside()).close()
     assert not any("forward" in vars(part) for part in targets.values())
 
 
 def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_path: Path) -> None:
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
-    with built(cell, tmp_path, loaded()) as eager:
+    with built(cell, tmp_path, with_targets()) as eager:
         operators = Counter({f"aten.op{number}": number for number in range(1, 31)})
         modules = Counter({f"some.Layer{number}": number for number in range(1, surgical.MAX_CLASSES_SHOWN + 3)})
         placement = surgical.SurgicalModule(eager.compiled, {}, Outside(operators, modules)).placement()
@@ -216,7 +216,7 @@ def test_layers_that_repeat_are_found_by_their_class_and_shapes() -> None:
 
 @pytest.mark.slow
 def test_one_of_the_layers_that_repeat_is_compiled_for_all(tmp_path: Path) -> None:
-    model = LoadedModel(repeating(), tuple(Inputs((torch.randn(4, 8),)) for _ in range(INPUT_SETS)))
+    model = loaded(repeating(), 4, 8)
     with built(Cell(model="own", backend="inductor", mode="regional"), tmp_path, model) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         placement = one.compiled.placement()

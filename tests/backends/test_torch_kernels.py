@@ -12,11 +12,11 @@ from bakeoff import backends
 from bakeoff.backends import fast_path, torch_kernels
 from bakeoff.backends.runtime.folder import switch
 from bakeoff.backends.torch_kernels import ATTENTION, CUDNN_BENCHMARK, attention_in
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import LoadedModel
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 from tests.backends.test_fast_path import cell_of, encoder
 
 SHAPE = (2, 3, 8, 16)
@@ -36,7 +36,7 @@ class Attends(nn.Module):
 
 
 def attends(dropout: float = 0.0) -> LoadedModel:
-    return LoadedModel(Attends(dropout).eval(), tuple(Inputs((torch.randn(SHAPE),)) for _ in range(2)))
+    return loaded(Attends(dropout), *SHAPE, sets=2)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_inductor_compiles_what_the_mode_says(tmp_path: Path) -> None:
             "^attention-flash does not take this model's attention: Both fused kernels do not support non-zero dropout",
         ),
         (
-            LoadedModel(nn.Linear(3, 2).eval(), (Inputs((torch.randn(1, 3),)),)),
+            loaded(nn.Linear(3, 2), 1, 3, sets=1),
             "attention-math",
             "^the model does not call torch's scaled_dot_product_attention$",
         ),

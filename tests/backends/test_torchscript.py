@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from bakeoff.backends.torchscript import SPECIALISING_CALLS
-from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import Cell
-from tests.backends.building import Built, built
+from tests.backends.building import Built, built, loaded
 
 CELL = Cell(model="mlp", dimensions={"batch": 3, "features": 32, "hidden": 48}, backend="torchscript")
 
@@ -51,6 +50,6 @@ class Noting(torch.nn.Module):
 
 def test_the_first_calls_are_part_of_building(tmp_path: Path) -> None:
     calls.clear()
-    model = LoadedModel(Noting().eval(), tuple(Inputs((torch.randn(4, 4),)) for _ in range(4)))
+    model = loaded(Noting(), 4, 4)
     with built(Cell(model="own", backend="torchscript"), tmp_path, model):
         assert len(calls) == 1 + SPECIALISING_CALLS >= 3, "one of them is the trace"

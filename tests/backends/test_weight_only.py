@@ -22,7 +22,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, Cell
-from tests.backends.building import built
+from tests.backends.building import built, loaded
 
 WEIGHT_ONLY = [one for one in Precision if one.is_weight_only]
 IN_FLOAT32 = [Precision.W8A32, Precision.W4A32]
@@ -148,7 +148,7 @@ def test_torchao_rounds_weights_to_8_bits(tmp_path: Path) -> None:
 
 def test_torchao_has_no_product_with_4_bits_on_the_cpu(tmp_path: Path) -> None:
     cell = Cell(model="own", backend="eager", precision=Precision.W4A32)
-    model = LoadedModel(TwoLayers().eval(), (Inputs((torch.randn(3, INPUTS),)),))
+    model = loaded(TwoLayers(), 3, INPUTS, sets=1)
     with pytest.raises(Unsupported, match="no product with 4-bit weights for the CPU"), built(cell, tmp_path, model):
         pass
 
