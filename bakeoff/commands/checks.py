@@ -139,7 +139,10 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     except KeyboardInterrupt:
         pass  # what was checked is told, and the answer is not complete
     complete = 0 < planned == len(records)
-    answer = ChecksAnswer(finding=finding_of(checks), complete=complete, checks=checks, left_out=left_out)
+    finding = finding_of(checks)
+    if not complete:
+        finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}: {finding}"
+    answer = ChecksAnswer(finding=finding, complete=complete, checks=checks, left_out=left_out)
     return answer, exit_status(records) if complete else INTERRUPTED
 
 

@@ -101,6 +101,7 @@ def test_an_interruption_keeps_what_was_checked() -> None:
 
     answer, status = checks.check(Request(models=("mlp",), backends=("tensorrt", "null"), devices=("cpu",)), interrupt)
     assert (len(answer.checks), answer.complete, status) == (1, False, 130)
+    assert answer.finding == "interrupted after 1 of 2 builds: nothing could be built here"
 
 
 @pytest.mark.parametrize(("field", "value", "flag"), [("load", "offline", "--load"), ("starts", True, "--starts")])
