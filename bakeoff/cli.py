@@ -425,6 +425,28 @@ def find_slow_version(
     return bisection.take_steps(folder, quiet, as_json)
 
 
+@app.command("max-batch")
+@config.takes_request
+def find_largest_batch(
+    typed: dict[str, Any],
+    context: typer.Context,
+    most: Annotated[int, typer.Option("--most", min=1, help="The largest batch to try")] = 65536,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-max-batch]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find the largest batch of each backend that fits into memory and meets --require (or --slo), with its rate.
+
+    Batches are doubled until one is too large, and then the gap is halved. Each is measured alone, by default in one
+    process. Exit status 1 if a backend has no batch.
+    """
+    from bakeoff.commands import max_batch
+
+    required = ", ".join(filter(None, [typed.get("require"), typed.pop("slo", None)]))
+    request = config.Options({"processes": 1} | typed | {"require": required}).to_request()
+    return max_batch.find(request, most, out, context.obj, quiet, as_json)
+
+
 app.add_typer(env_and_cache.env, name="env")
 app.add_typer(env_and_cache.cache_commands, name="cache")
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from bakeoff.commands.env_and_cache import CacheAnswer, EnvironmentsAnswer
 from bakeoff.commands.listing import ListAnswer
+from bakeoff.commands.max_batch import MaxBatchAnswer
 from bakeoff.commands.preview import Preview
 from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
@@ -36,6 +37,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "blame --keep-fp32": KeptSet,
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
+    "max-batch": MaxBatchAnswer,
     "run --dry-run": Preview,
     "inspect": Parts,
     "selfcheck": SelfcheckAnswer,
