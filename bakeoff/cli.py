@@ -447,6 +447,28 @@ def find_largest_batch(
     return max_batch.find(request, most, out, context.obj, quiet, as_json)
 
 
+@app.command("run-script", context_settings={"ignore_unknown_options": True})
+def run_users_script(
+    script: Annotated[Path, typer.Argument(help="A Python script, which runs unchanged")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its arguments; behind -- also those that are named as an option here")
+    ] = None,
+    find: Annotated[bool, typer.Option("--find", help="Only list the modules that it calls, and record none")] = False,
+    module: Annotated[
+        str, typer.Option(help="The one to record, by its name in that table [what takes most of the time]")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for the recording [recorded-MODULE]")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run your own script, list the modules that it calls with their share of the time, and record one to compare.
+
+    The recording holds the module with its weights, and calls with their inputs. Exit status 1 if the script failed.
+    """
+    from bakeoff.commands import run_script
+
+    return run_script.run_script(script, arguments or (), find, module, out, as_json)
+
+
 app.add_typer(env_and_cache.env, name="env")
 app.add_typer(env_and_cache.cache_commands, name="cache")
 

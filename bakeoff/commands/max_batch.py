@@ -72,11 +72,23 @@ class BatchSearch(Frozen):
 
     @property
     def too_large(self) -> BatchTried | None:
-        return min((one for one in self.tried if one.reason), key=lambda one: one.batch, default=None)
+        fits = self.largest.batch if self.largest else 0
+        return min((one for one in self.tried if one.batch > fits), key=lambda one: one.batch, default=None)
 
     @property
     def next_batch(self) -> int | None:
-        """Return the batch to try next, or None at the end of the search."""
+        """Return the batch to try next, or None at the end of the search.
+
+        One that misses a requirement is measured once again, since one bad second would end the doubling too early.
+        """
+        last = self.tried[-1] if self.tried else None
+        if (
+            last
+            and last.reason
+            and last.status is Status.OK
+            and not any(one.batch == last.batch for one in self.tried[:-1])
+        ):
+            return last.batch
         if self.largest is None:
             return None if self.tried else 1
         low = self.largest.batch

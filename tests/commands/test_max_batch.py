@@ -20,16 +20,26 @@ LIMITED = Request(models=("mlp",), devices=("cpu",), backends=("eager", "onnx"),
 class Machine:
     """Measures batches without time. Each backend has a largest batch that fits."""
 
-    def __init__(self, largest: Mapping[str, int], interrupted_in: int = 0) -> None:
-        self.largest, self.interrupted_in = largest, interrupted_in
+    status = Status.OOM  # of what does not fit
+
+    def __init__(self, largest: Mapping[str, int], interrupted_in: int = 0, disturbed_in: int = 0) -> None:
+        self.largest, self.interrupted_in, self.disturbed_in = largest, interrupted_in, disturbed_in
         self.steps: list[dict[str, int]] = []
+
+    @property
+    def is_disturbed(self) -> bool:
+        return len(self.steps) == self.disturbed_in
 
     def measure(self, wanted: Mapping[str, int]) -> dict[str, BatchTried]:
         self.steps.append(dict(wanted))
         if len(self.steps) == self.interrupted_in:
             raise KeyboardInterrupt
         return {
-            label: BatchTried(batch=batch, reason="oom" if batch > self.largest[label] else "")
+            label: BatchTried(
+                batch=batch,
+                reason="too slow" if batch > self.largest[label] or self.is_disturbed else "",
+                status=self.status if batch > self.largest[label] else Status.OK,
+            )
             for label, batch in wanted.items()
         }
 
@@ -60,13 +70,21 @@ def test_each_backend_has_a_search_of_its_own() -> None:
         "inductor": 40,
     }
     assert machine.steps[0] == {"eager": 1, "onnx": 1, "inductor": 1} and "eager" not in machine.steps[1]
-    assert found["eager"].finding == "eager: no batch (oom)"
+    assert found["eager"].finding == "eager: no batch (too slow)"
 
 
 def test_an_interruption_keeps_what_was_found() -> None:
     found = Machine({"onnx": 64}, interrupted_in=4).search()["onnx"]
     assert found.largest is not None and found.largest.batch == 4 and found.next_batch == 8
     assert found.finding.endswith("nothing larger was tried")
+
+
+def test_what_misses_a_limit_is_measured_once_again() -> None:
+    machine = Machine({"onnx": 16}, disturbed_in=3)
+    machine.status = Status.OK
+    found = machine.search()["onnx"]
+    assert found.largest is not None and found.largest.batch == 16
+    assert [step["onnx"] for step in machine.steps] == [1, 2, 4, 4, 8, 16, 32, 32, 24, 24, 20, 20, 18, 18]
 
 
 def test_a_record_says_whether_its_batch_is_too_large() -> None:

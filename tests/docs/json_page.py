@@ -10,6 +10,7 @@ from bakeoff.commands.env_and_cache import CacheAnswer, EnvironmentsAnswer
 from bakeoff.commands.listing import ListAnswer
 from bakeoff.commands.max_batch import MaxBatchAnswer
 from bakeoff.commands.preview import Preview
+from bakeoff.commands.run_script import RunScriptAnswer
 from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.models.pipeline_parts import Parts
@@ -38,6 +39,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
     "max-batch": MaxBatchAnswer,
+    "run-script": RunScriptAnswer,
     "run --dry-run": Preview,
     "inspect": Parts,
     "selfcheck": SelfcheckAnswer,
