@@ -158,7 +158,7 @@ Measure = Callable[[Mapping[str, int]], Mapping[str, BatchTried]]
 """Measures each of these backends at its batch. What was not measured is missing."""
 
 
-def search(searches: Sequence[BatchSearch], measure: Measure, tell: Callable[[str], None]) -> list[BatchSearch]:
+def search(searches: Sequence[BatchSearch], measure: Measure) -> list[BatchSearch]:
     """Take steps until each search has ended. An interruption, or a step that lacks a backend, ends them all."""
     ended = {one.label: one for one in searches}
     with suppress(KeyboardInterrupt):
@@ -166,8 +166,6 @@ def search(searches: Sequence[BatchSearch], measure: Measure, tell: Callable[[st
             measured = measure(wanted)
             for label, tried in measured.items():
                 ended[label] = ended[label].model_copy(update={"tried": (*ended[label].tried, tried)})
-                if ended[label].next_batch is None:
-                    tell(ended[label].finding)
             if measured.keys() != wanted.keys():
                 break
     return list(ended.values())
@@ -202,7 +200,7 @@ def find(request: Request, most: int, out: Path | None, command: str, quiet: boo
     Store.check(folder)
     console = console_for(as_json)
     measure = measure_in(folder, request, command, lambda: LiveTable(console, quiet, requirements=request.require))
-    found = search(searches, measure, lambda text: None if quiet else say(text, console))
+    found = search(searches, measure)
     complete = all(one.next_batch is None for one in found)
     answer = MaxBatchAnswer(required=request.require.text, complete=complete, searches=tuple(found), folder=str(folder))
     write(folder / "max-batch.md", lambda: markdown.render(answer.blocks()))

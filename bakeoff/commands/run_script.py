@@ -14,7 +14,7 @@ from bakeoff.models.script_watch import TRAINING, Watch, WatchedModule, watched
 from bakeoff.records.errors import UsageError, first_line, unknown
 from bakeoff.records.schema import TRAIN_STEP, Frozen
 from bakeoff.reports.blocks import Block, Code, Look, Text
-from bakeoff.reports.console import console_for, print_blocks, print_json
+from bakeoff.reports.console import console_for, print_blocks, print_json, say
 from bakeoff.reports.number_format import count, percent, seconds
 from bakeoff.reports.tables import text_table
 
@@ -38,7 +38,6 @@ class FoundModule(Frozen):
     mode: str  # `inference`, or `training`: in training mode with gradients, and without the backward pass
     calls: int
     instances: int
-    parameters: int
     seconds: float
     share: float  # of the time of the script
     sizes: dict[str, int]  # calls by their size
@@ -47,7 +46,7 @@ class FoundModule(Frozen):
 
     @classmethod
     def seen(cls, row: WatchedModule, script_s: float, command: str) -> "FoundModule":
-        reasons = [] if len(row.calls) else row.calls.reasons  # some sizes are enough to record it
+        reasons = [] if len(row.calls) else row.calls.reasons
         return cls.of(
             row,
             calls=row.calls.count,
@@ -83,13 +82,12 @@ class RunScriptAnswer(Frozen):
         ]
         ended = f"{self.script} failed: {self.failure}" if self.failure else f"{self.script} took {self.seconds:.1f} s"
         headings = ["module", "called at", "mode", "calls", "s", "share", "inputs"]
-        offers = "\n".join(found.command for found in self.modules if found.command)
         reasons = [f"{found.name} cannot be recorded: {found.why_not}" for found in self.modules if found.why_not]
         return [
             Text(ended, Look.WARNING if self.failure else Look.PLAIN),
             text_table(headings, rows, "lllrrrl") if rows else Text("It called no torch.nn.Module."),
             *(Text(reason, Look.SOFT) for reason in reasons),
-            Code(self.command or offers, "sh", "To compare backends" if self.command else "To record one of them"),
+            Code("\n".join(found.command for found in self.modules if found.command), "sh", "To record one of them"),
         ]
 
 
@@ -100,42 +98,26 @@ def run_script(script: Path, arguments: Sequence[str], find: bool, module: str, 
     """
     if not script.is_file():
         raise UsageError(f"no script {script}")
-    watch = Watch(keeps_modules=bool(module) or not find, wanted=module)
-    console = console_for(as_json)
+    watch, console = Watch(keeps_modules=bool(module) or not find, wanted=module), console_for(as_json)
+    words = shlex.join([str(script), *(["--", *arguments] if arguments else [])])
     with _as_script(script, arguments):
         begun_s = time.perf_counter()
         with watched(watch), contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             failure = _run(script)
-        answer = _answer(watch, script, arguments, time.perf_counter() - begun_s, failure)
-        try:
-            answer = _recorded(answer, watch, script, out)
-        except UsageError:
-            print_blocks(answer.blocks(), console)
-            raise
+        script_s = time.perf_counter() - begun_s
+        rows = sorted(watch.rows.values(), key=lambda row: -row.seconds)
+        found = [FoundModule.seen(row, script_s, f"bakeoff run-script --module '{row.name}' {words}") for row in rows]
+        answer = RunScriptAnswer(script=str(script), failure=failure, seconds=script_s, modules=tuple(found))
+        print_blocks(answer.blocks(), console)
+        if module and all(row.name != module for row in rows):
+            raise unknown("module", module, [row.name for row in rows], f"{script} calls these")
+        # some sizes with values are enough
+        if chosen := next((row for row in rows if row.module is not None and (module or len(row.calls))), None):
+            command = record(chosen, script, out or Path(f"recorded-{chosen.name.replace('#', '-')}"))
+            say(f"To compare backends on {chosen.name}: {command}", console)
+            answer = answer.model_copy(update={"recorded": chosen.name, "command": command})
     status = 1 if failure else 0
-    if as_json:
-        return print_json(answer, status)
-    print_blocks(answer.blocks(), console)
-    return status
-
-
-def _answer(watch: Watch, script: Path, arguments: Sequence[str], seconds: float, failure: str) -> RunScriptAnswer:
-    words = shlex.join([str(script), *(["--", *arguments] if arguments else [])])
-    rows = sorted(watch.rows.values(), key=lambda row: -row.seconds)
-    found = [FoundModule.seen(row, seconds, f"bakeoff run-script --module '{row.name}' {words}") for row in rows]
-    return RunScriptAnswer(script=str(script), failure=failure, seconds=seconds, modules=tuple(found))
-
-
-def _recorded(answer: RunScriptAnswer, watch: Watch, script: Path, out: Path | None) -> RunScriptAnswer:
-    """Record the module that is wanted, or else the one that took most of the time. Return the answer with it."""
-    rows = {row.name: row for row in watch.rows.values() if row.module is not None}
-    if watch.wanted and watch.wanted not in rows:
-        raise unknown("module", watch.wanted, [found.name for found in answer.modules], f"{script} calls these")
-    names = [found.name for found in answer.modules if found.name in rows and (watch.wanted or not found.why_not)]
-    if not names:
-        return answer
-    command = record(rows[names[0]], script, out or Path(f"recorded-{names[0].replace('#', '-')}"))
-    return answer.model_copy(update={"recorded": names[0], "command": command})
+    return print_json(answer, status) if as_json else status
 
 
 def record(row: WatchedModule, script: Path, folder: Path) -> str:

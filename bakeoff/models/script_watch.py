@@ -35,7 +35,6 @@ class WatchedModule:
     called_at: str  # "serve.py:41"
     mode: str
     calls: Calls
-    parameters: int = 0
     instances: int = 0
     seconds: float = 0.0
     module: nn.Module | None = None  # the first instance, where it is kept
@@ -66,7 +65,6 @@ class Watch:
             key = kind, called_at, mode
             row = self.rows.get(key) or self.rows.setdefault(key, self._new_row(kind, called_at, mode))
             row.instances += 1
-            row.parameters = max(row.parameters, sum(weight.numel() for weight in inner.parameters()))
             if self.keeps_modules and row.module is None and self.wanted in ("", row.name):
                 row.module = inner
             known[mode] = row

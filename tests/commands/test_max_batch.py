@@ -45,7 +45,7 @@ class Machine:
 
     def search(self, most: int = 1024) -> dict[str, BatchSearch]:
         begun = [BatchSearch(label=label, most=most) for label in self.largest]
-        return {found.label: found for found in search(begun, self.measure, lambda text: None)}
+        return {found.label: found for found in search(begun, self.measure)}
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 7, 64, 100, 1023, 1024, 5000])

@@ -76,7 +76,7 @@ def test_modules_are_found_with_their_inputs_and_their_mode(script: Path, comman
         "Net#2": ("inference", 3, 1, {"1x8": 2, "3x8": 1}),
         "Last": ("inference", 3, 3, {"1x8": 2, "3x8": 1}),
     }
-    assert found["Net"]["called_at"] == "train.py:15" and found["Net"]["parameters"] == 72
+    assert found["Net"]["called_at"] == "train.py:15"
     assert 0 < found["Net"]["seconds"] < answer["seconds"] and 0 < found["Net"]["share"] < 1
     assert found["Last"]["command"] == "bakeoff run-script --module 'Last' train.py -- 5 --lr=1"
     assert (answer["failure"], answer["recorded"], answer["exit_status"]) == ("", "", 0)
