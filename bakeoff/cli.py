@@ -456,6 +456,50 @@ def find_slow_version(
     return bisection.take_steps(folder, quiet, as_json)
 
 
+@app.command("max-batch")
+@config.takes_request
+def find_largest_batch(
+    typed: dict[str, Any],
+    context: typer.Context,
+    most: Annotated[int, typer.Option("--most", min=1, help="The largest batch to try")] = 65536,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-max-batch]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find the largest batch of each backend that fits into memory and meets --require (or --slo), with its rate.
+
+    Batches are doubled until one is too large, and then the gap is halved. Each is measured alone, by default in one
+    process. Exit status 1 if a backend has no batch.
+    """
+    from bakeoff.commands import max_batch
+
+    required = ", ".join(filter(None, [typed.get("require"), typed.pop("slo", None)]))
+    request = config.Options({"processes": 1} | typed | {"require": required}).to_request()
+    return max_batch.find(request, most, out, context.obj, quiet, as_json)
+
+
+@app.command("run-script", context_settings={"ignore_unknown_options": True})
+def run_users_script(
+    script: Annotated[Path, typer.Argument(help="A Python script, which runs unchanged")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its arguments; behind -- also those that are named as an option here")
+    ] = None,
+    find: Annotated[bool, typer.Option("--find", help="Only list the modules that it calls, and record none")] = False,
+    module: Annotated[
+        str, typer.Option(help="The one to record, by its name in that table [what takes most of the time]")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for the recording [recorded-MODULE]")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run your own script, list the modules that it calls with their share of the time, and record one to compare.
+
+    The recording holds the module with its weights, and calls with their inputs. Exit status 1 if the script failed.
+    """
+    from bakeoff.commands import run_script
+
+    return run_script.run_script(script, arguments or (), find, module, out, as_json)
+
+
 app.add_typer(env_and_cache.env, name="env")
 app.add_typer(env_and_cache.cache_commands, name="cache")
 

@@ -57,6 +57,7 @@ def compare(
     schedule: str | None = None,
     start_method: str | None = None,
     malloc: str | None = None,
+    cold_cache: bool = False,
     strict: bool = False,
     calls: int | None = None,
     require: str | None = None,
@@ -120,6 +121,7 @@ def compare(
         schedule: `"interleaved"` or `"sequential"`.
         start_method: `"auto"`, `"forkserver"` or `"spawn"`.
         malloc: The allocator that cells start with: `"glibc"`, `"glibc-tuned"`, `"jemalloc"` or `"tcmalloc"`.
+        cold_cache: Evict the last-level cache before each call.
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.

@@ -214,9 +214,13 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
     base_contests, new_contests = judge(base).contests, judge(new).contests
     before, after = _records_of(base_contests), _records_of(new_contests)
     if not before.keys() & after.keys():
-        raise UsageError(
-            f"{base.run_id} and {new.run_id} share no cell: measure the same models, sizes, devices and backends"
+        is_cold = [any(record.cell.cold_cache for record in report.records) for report in (base, new)]
+        what = (
+            "both with --cold-cache, or none"
+            if len(set(is_cold)) > 1
+            else "the same models, sizes, devices and backends"
         )
+        raise UsageError(f"{base.run_id} and {new.run_id} share no cell: measure {what}")
     shared = [before[cell_id].cell for cell_id in before if cell_id in after]
     differences = [
         *_differences_of_models(base, new, shared),

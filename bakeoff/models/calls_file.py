@@ -131,6 +131,11 @@ class Calls:
         """Return how often each size came, the most frequent first."""
         return {label: size.count for label, size in self._by_label()}
 
+    @property
+    def reasons(self) -> list[str]:
+        """Return why calls have no values."""
+        return sorted({size.reason for size in self._sizes.values() if not size.kept} - {""})
+
     def of_size(self, label: str) -> list[Call]:
         return list(dict(self._by_label())[label].kept)
 
@@ -139,8 +144,7 @@ class Calls:
         import torch
 
         if not len(self):
-            reasons = sorted({size.reason for size in self._sizes.values()}) or ["the module was not called"]
-            raise UsageError(f"no call with values to save: {'; '.join(reasons)}")
+            raise UsageError(f"no call with values to save: {'; '.join(self.reasons) or 'the module was not called'}")
         path = Path(path)
         kept = {
             label: [{"args": call.args, "kwargs": dict(call.kwargs)} for call in size.kept]

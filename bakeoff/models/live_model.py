@@ -69,6 +69,11 @@ class About(Frozen):
     unwrapped: tuple[str, ...] = ()  # what was taken off the module, such as torch.compile
     code: str = ""  # digest of the pickle, which holds all code that lies in no file
 
+    def make_importable(self) -> None:
+        """Let this process find what the caller's program finds: its own folders come first on the search path."""
+        own = list(self.search_path)
+        sys.path[:] = [*own, *(path for path in sys.path if path not in own)]
+
 
 class LiveModel(Family):
     """A model that a program has handed to `bakeoff.compare`. A module has no dimensions, and a factory has some."""
@@ -90,9 +95,7 @@ class LiveModel(Family):
         self.imports = self._about.imports
 
     def make_importable(self) -> None:
-        """Let this process find what the caller's program finds: its own folders come first on the search path."""
-        own = list(self._about.search_path)
-        sys.path[:] = [*own, *(path for path in sys.path if path not in own)]
+        self._about.make_importable()
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Map the weights, and make the module or call the factory. Each call gives a fresh module."""
@@ -136,6 +139,13 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
     return f"{LIVE}{about.name}"
+
+
+def load_saved(folder: Path) -> tuple[Any, Any]:
+    """Return the model and the inputs that `save` wrote. This process then finds what the program found that saved."""
+    About.model_validate_json((folder / ABOUT).read_bytes()).make_importable()
+    model, example = _read(folder, PROGRAM, WEIGHTS)
+    return model, example
 
 
 def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:

@@ -54,7 +54,7 @@ class _Hook:
         self._lock = threading.RLock()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if self.calls is None or _computes_nothing(args, kwargs):
+        if self.calls is None or computes_nothing(args, kwargs):
             return
         import torch
 
@@ -66,7 +66,7 @@ class _Hook:
         return _Hook, ()
 
 
-def _computes_nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def computes_nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return True while the module is traced or captured, so that its arguments have no values."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor

@@ -111,6 +111,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     backend=BASELINE,
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
                     compared=_compared(request),
+                    cold_cache=request.cold_cache,
                 )
                 configurations = [
                     (*configuration, environment, configuration[:2] not in named)

@@ -177,6 +177,13 @@ class Request(Frozen):
             in_record_command=True,
         ),
     ] = ""
+    cold_cache: Annotated[
+        bool,
+        Option(
+            "Evict the last-level cache (L2 of a GPU) before each call; by default caches are hot",
+            in_record_command=True,
+        ),
+    ] = False
     strict: Annotated[
         bool,
         Option(
@@ -336,6 +343,8 @@ class Request(Frozen):
         plan = self.load_plan
         if plan and self.task != INFERENCE:
             raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
+        if plan and self.cold_cache:
+            raise UsageError("--cold-cache evicts before each call, which --load's requests leave no time for")
         if self.price and not plan:
             raise UsageError("--price is that of requests under load: add --load server")
         self._check_starts()

@@ -29,7 +29,7 @@ from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.8.0"
+SCHEMA_VERSION = "3.9.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -109,6 +109,7 @@ class Cell(Frozen):
     dynamic: dict[str, Range] = Field(default_factory=dict)  # of one build for many sizes; empty: built for its own
     recorded: RecordedSize | None = None  # None: the model brings its inputs
     compared: tuple[Precision, ...] = ()  # the precisions of its contest, if there are several
+    cold_cache: bool = False  # the last-level cache is evicted before each call
 
     @property
     def label(self) -> str:
@@ -180,7 +181,8 @@ class Cell(Frozen):
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
         task = "" if self.task == "inference" else f", {self.task}"
-        return f"{self.model_name}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}"
+        cold = ", cold cache" if self.cold_cache else ""
+        return f"{self.model_name}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}{cold}"
 
     @property
     def model_name(self) -> str:
@@ -204,8 +206,8 @@ class Cell(Frozen):
 
     def _id_in(self, precision: str) -> str:
         sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
-        seed = [f"seed{self.seed}"] if self.seed else []
-        return _slug("_".join([self.model_slug, *sizes, self.task, self.device, precision, *seed]))
+        others = [*([f"seed{self.seed}"] if self.seed else []), *(["cold"] if self.cold_cache else [])]
+        return _slug("_".join([self.model_slug, *sizes, self.task, self.device, precision, *others]))
 
     @property
     def id(self) -> str:

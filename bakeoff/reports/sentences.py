@@ -30,7 +30,8 @@ def title(judgement: Judgement) -> str:
     names = {cell.model: cell.model_name for cell in tried}
     models = f"{len(names)} models" if judgement.suites else _first_names(list(names.values()))
     backends = _first_names([cell.backend for cell in tried])
-    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}"
+    cold = ", cold cache" if any(cell.cold_cache for cell in tried) else ""
+    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}{cold}"
 
 
 def names(contests: Sequence[ContestJudgement]) -> list[str]:

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from bakeoff.commands.checks import ChecksAnswer
 from bakeoff.commands.env_and_cache import CacheAnswer, EnvironmentsAnswer
 from bakeoff.commands.listing import ListAnswer
+from bakeoff.commands.max_batch import MaxBatchAnswer
 from bakeoff.commands.preview import Preview
+from bakeoff.commands.run_script import RunScriptAnswer
 from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.models.pipeline_parts import Parts
@@ -38,6 +40,8 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "reproduce": answers.ScriptAnswer,
     "bisect": answers.BisectionAnswer,
     "run --check-only": ChecksAnswer,
+    "max-batch": MaxBatchAnswer,
+    "run-script": RunScriptAnswer,
     "run --dry-run": Preview,
     "inspect": Parts,
     "selfcheck": SelfcheckAnswer,

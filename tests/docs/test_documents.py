@@ -19,7 +19,7 @@ from bakeoff.reports.run_report import print_answers
 from tests.support.checkout import ROOT
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
-OWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+OWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "SKILL.md")]
 PAGES = [
     *OWN,
     *(page for folder in ("docs", "docs/showcase", "plugins/*") for page in sorted(ROOT.glob(f"{folder}/*.md"))),

@@ -1,6 +1,7 @@
 """Every command prints one JSON document, whose keys are those of docs/json.md."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,20 @@ def test_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "compare")["exit_status"] == 2
 
 
-def test_the_page_for_programs_names_commands_that_exist() -> None:
-    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    named = {line.split()[1] for line in text.splitlines() if line.startswith("bakeoff ") and "--model" not in line}
+@pytest.mark.parametrize(("page", "commands"), [("AGENTS.md", 5), ("SKILL.md", 6)])
+def test_the_pages_for_programs_name_commands_that_exist(page: str, commands: int) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^|`)bakeoff ([a-z][a-z-]+)", text, re.MULTILINE))
     known = {command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback}
-    assert len(named) == 4 and named <= known
+    assert len(named) == commands and named <= known
+
+
+def test_the_skill_has_the_front_matter_of_agent_skills() -> None:
+    _, matter, body = (ROOT / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
+    fields = dict(line.split(": ", 1) for line in matter.splitlines())
+    assert fields.keys() == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", fields["name"])
+    assert len(fields["description"]) <= 1024 and "Use it to" in fields["description"]
+    assert len(body.splitlines()) < 40 and "AGENTS.md" in body
 
 
 def test_answers_that_take_long_to_measure_have_their_keys(tmp_path: Path) -> None:

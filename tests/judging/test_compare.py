@@ -323,6 +323,13 @@ def test_runs_that_share_no_cell_are_refused() -> None:
         compare(report([ok(cell(), measured([1]))]), report([ok(cell(model="mlp"), measured([1]))]))
 
 
+def test_a_hot_run_and_one_with_a_cold_cache_are_refused() -> None:
+    hot, cold = (report([ok(cell(cold_cache=is_cold), measured([1]))]) for is_cold in (False, True))
+    with pytest.raises(UsageError, match="measure both with --cold-cache, or none"):
+        compare(hot, cold)
+    assert outcomes(compare(cold, cold)) == {"eager": "cannot tell"}  # one process each
+
+
 def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
     found = compare(report([ok(cell(), [])]), report([ok(cell(), [])]))
     assert outcomes(found) == {"eager": "cannot tell"}

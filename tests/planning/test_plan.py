@@ -234,6 +234,7 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
         "time_limit_s": 90.0,
         "schedule": "sequential",
         "start_method": "spawn",
+        "cold_cache": True,
         "require": "p99_ms<5, build_s<60",
         "calls": 1000,
     }

@@ -437,6 +437,7 @@ class CellRun:
 
         Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
         memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
+        Throughput and energy are of calls back to back, whose caches are hot.
         What takes longer is for a cell that `may_be_chosen`: energy in the process that is `with_energy`, the stages
         around the model in each, several blocks of throughput, and again one that its latency contradicts. Throughput
         is so for every cell if the plan says it.
@@ -444,12 +445,13 @@ class CellRun:
         known = self._growing.known
         wants_more = has_time and not self._run.sampling.latency_only
         throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all
-        wants_throughput = wants_more and (known is None or (throughput_counts and known.is_throughput_doubtful))
+        may_be_hot = wants_more and not self.cell.cold_cache
+        wants_throughput = may_be_hot and (known is None or (throughput_counts and known.is_throughput_doubtful))
         blocks = THROUGHPUT_BLOCKS if throughput_counts else 1
         return MeasureFurther(
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,
-            with_energy=with_energy and wants_more and may_be_chosen and (known is None or known.energy is None),
+            with_energy=with_energy and may_be_hot and may_be_chosen and (known is None or known.energy is None),
             with_around=has_time and may_be_chosen and self.process.warm.has_around,
         )
 

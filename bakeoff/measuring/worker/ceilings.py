@@ -155,7 +155,7 @@ def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
 
 def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
     sizes = sizes or PRODUCT_SIZES[clock.device.type]
-    cache_bytes = _cache_bytes(clock.device)
+    cache_bytes = cache_bytes_of(clock.device)
     # a CPU without arithmetic for a small type computes in float32, and torch's own product does not always
     tried = {precision, FP32} if clock.device.type == "cpu" else {precision}
     with clock.on_stream(), torch.inference_mode():
@@ -279,7 +279,7 @@ def _free_bytes(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def _cache_bytes(device: torch.device) -> int:
+def cache_bytes_of(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).L2_cache_size
     return last_level_cache_bytes()

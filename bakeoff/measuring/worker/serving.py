@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.measuring import messages
 from bakeoff.measuring.messages import (
@@ -22,6 +24,8 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
+from bakeoff.measuring.worker.ceilings import cache_bytes_of
+from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
@@ -64,12 +68,13 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
     is_repeated = worker.await_warm_up().is_repeated
-    plan = worker.job.sampling
+    plan, is_cold = worker.job.sampling, worker.cell.cold_cache
     with phases.announced("settle"):
         settle = sampling.call_until_final(compiled, sets, clock)
+    timed = ColdCalls(compiled, clock) if is_cold else compiled
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
-        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, not is_repeated, plan.warm_up_limit_s)
+        warm_up = sampling.warm_up(timed, sets, clock, plan.warm_up_s, not is_repeated, plan.warm_up_limit_s)
     device_memory.sample()
 
     def placement() -> Placement | None:
@@ -84,7 +89,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         placement=placement(),
         memory=worker.memory(),
         precision_in_force={**precision.in_force(), **compiled.precision()},
-        settings={"threads": worker.threads, **worker.counted(), **compiled.settings()},
+        settings={"threads": worker.threads, **worker.counted(), **timed.settings()},
         versions=versions_of(worker.backend.libraries),
         caveat=worker.backend.mode(worker.cell.mode).caveat or worker.backend.caveat,
         reference_type=reference.computed_in,
@@ -109,7 +114,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
             else:
                 server.close()
                 usual_ms = statistics.median(medians_ms) if medians_ms else None
-                measured = _measured(command, worker, compiled, sets, core, usual_ms)
+                measured = _measured(command, worker, timed, sets, core, usual_ms)
                 device_memory.sample()
                 own = own or (worker.memory(), placement())
                 messages.send(connection, measured)
@@ -118,13 +123,14 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         compiled.restore()
         worker.calls.begin()
         core = command.core
-        sampling.rewarm(compiled, sets, clock, core)
+        sampling.rewarm(timed, sets, clock, core)
         watch.begin()
         samples_ns = sampling.burst(
-            compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS, watch
+            timed, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS, watch
         )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
-        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end(samples_ns)))
+        waited_in = () if is_cold else samples_ns  # most of a cold burst is eviction, and so is its waiting
+        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end(waited_in)))
     last = command if isinstance(command, Finish) else Finish()
     with phases.announced("last check"):
         server.close()
@@ -169,6 +175,27 @@ def _measured(
         with announced("before and after the model"):
             taken["around"] = worker.around.measure(clock)
     return FurtherMeasured(**taken)
+
+
+class ColdCalls(Wrapped):
+    """Evicts the last-level cache after inputs are bound, which is not timed. The next synchronisation waits for it.
+
+    It writes a buffer of `TIMES_CACHE` times the cache's size, as nvbench and KernelBench do.
+    """
+
+    TIMES_CACHE, LEAST_BYTES = 2, 64 * 2**20
+
+    def __init__(self, inner: Compiled, clock: Clock) -> None:
+        super().__init__(inner)
+        size = max(self.LEAST_BYTES, self.TIMES_CACHE * cache_bytes_of(clock.device))
+        self._buffer = torch.zeros(size, dtype=torch.uint8, device=clock.device)
+
+    def bind(self, inputs: Inputs) -> None:
+        super().bind(inputs)
+        self._buffer.add_(1)
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "MiB written before each call": self._buffer.nbytes // 2**20}
 
 
 class Stream(Wrapped):
