@@ -60,6 +60,7 @@ def compare(
     cold_cache: bool = False,
     strict: bool = False,
     calls: int | None = None,
+    baseline: str | None = None,
     require: str | None = None,
     accept: str | None = None,
     starts: bool = False,
@@ -124,6 +125,7 @@ def compare(
         cold_cache: Evict the last-level cache before each call.
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
+        baseline: Over what speed-ups are: `"eager"` by default, or `"eager/best"`, the fastest of eager's modes.
         require: What may win, such as `"p99_ms<5, peak_device_bytes<4GB"`.
         accept: Errors to accept beyond what the check allows, such as `"relative_rmse<1e-2"`.
         starts: Also start what the best have built in fresh processes, as `bakeoff start` does.

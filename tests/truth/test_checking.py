@@ -268,7 +268,9 @@ def test_a_model_whose_own_input_sets_go_both_ways_needs_no_others(references: C
 
 def test_a_build_with_a_frozen_choice_is_partial() -> None:
     choice = Decision(file="/home/me/mine.py", line=20, function="forward")
-    placement = WithFrozenChoices(Callables(nn.Identity()), [choice]).placement()
+    compiled = Callables(nn.Identity())
+    compiled.bind(Inputs((torch.ones(1),)))
+    placement = WithFrozenChoices(compiled, [choice]).placement()
     assert placement is not None
     assert (placement.extent, placement.frozen_choices) == (Extent.PARTIAL, ["mine.py, line 20"])
 
