@@ -117,6 +117,8 @@ class EagerOctaves(NamedTuple):
                 ends.append(exponents[-1])
             else:
                 ends[-1] = exponents[-1]
+                while len(ends) > 1 and 0 < float(self.eager_inexact[ends[-1] : ends[-2]].sum()) < MIN_MAGNITUDE_VALUES:
+                    del ends[-2]
         starts = [EXPONENTS, *ends[:-1]]
 
         def summed(sums: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Values are grouped by their magnitude, with enough of them in each group."""
 
+import pytest
 import torch
 
 from bakeoff.records.precision import Precision
@@ -90,13 +91,18 @@ def test_a_perturbed_model_says_nothing_of_octaves_without_values() -> None:
     torch.testing.assert_close(groups.typical_eager, 1e-6 * groups.sizes)
 
 
-def test_a_few_computed_values_among_those_handed_on_are_no_magnitude() -> None:
-    """Of 4096 rows of a cache two are computed. By chance eager is right in a small value there, and a build is not."""
-    values = torch.cat([2.0 ** -(torch.arange(4000) % 10).double(), torch.full((96,), 1e-4, dtype=torch.float64)])
+@pytest.mark.parametrize("smallest", [1e-4, 1e-7])
+def test_a_few_computed_values_among_those_handed_on_are_no_magnitude(smallest: float) -> None:
+    """Of 4096 rows of a cache some are computed. By chance eager is right in a small value there, and a build is not.
+
+    The small value may be of the last magnitude, or below it with too few others for one of its own.
+    """
+    others = torch.full((95,), 1e-4, dtype=torch.float64)
+    values = torch.cat([2.0 ** -(torch.arange(4000) % 10).double(), others, torch.tensor([smallest]).double()])
     rounding = torch.where(torch.arange(4096) % 40 == 0, 5e-4, 0.0).double()
     eager, build, zeros = rounding.clone(), rounding.clone(), torch.where(values < 0.2, values, 0.0)
     eager[4000:], build[4000:] = 0.0, 0.0
-    eager[4000], build[4000] = 1e-7, 1e-3
+    eager[4095], build[4095] = 1e-7, 1e-3
     octaves = EagerOctaves.of(errors_by_octave(values, eager, torch.float16)).with_reference(values)
     for errors, is_found in ((build, False), (zeros, True)):
         groups = octaves.groups(errors_by_octave(values, errors, torch.float16))
