@@ -45,7 +45,7 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, WHOLES
+from bakeoff.models.input_sets import MASKS, SCALES, WHOLES
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
@@ -694,7 +694,7 @@ def sets_that_differ_most(
     if cell.task != INFERENCE or model.bolder_inputs is None:
         return (), sets
     known = [sets]
-    for kinds in ((MASKS, WHOLES), (MASKS,), (WHOLES,)):
+    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
         given = model.bolder_inputs(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
             continue
