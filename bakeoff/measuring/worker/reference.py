@@ -607,7 +607,7 @@ def _inference(
     elif alike:
         others, one_answer = inputs_with_another_answer(module, sets[0], calls, eager[0])
         note(one_answer=one_answer)
-        others = others[: MAX_PROBES - len(probes)]
+        others = others[: max(0, MAX_PROBES - len(probes))]
         probes += others
         eager += run_eager(module, others, calls=calls)
     note(not_finite=not_finite_in(eager[0]))
