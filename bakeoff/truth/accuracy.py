@@ -252,7 +252,9 @@ def _checked_outputs(
     return [
         _checked_exactly(each, rmse, precision)
         if each.is_whole
-        else _checked_by_rounding(each, rmse, spread, precision, reference.longest_sum)
+        else _checked_by_rounding(
+            each, rmse, spread, precision, reference.longest_sum_of(each.of_indices or each.label)
+        )
         for each, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
     ]
 

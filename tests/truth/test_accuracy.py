@@ -432,6 +432,10 @@ def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_some_values_is_not(
     lacking = check([(values[:, :-4].sum(1),)], reference, Precision.FP32)
     assert not lacking.passed and lacking.eager_rmse == short.rmse[0]
     assert "counts as eager's in sums of 100,000 values" in lacking.rule
+    beside = Reference(((exact, exact),), short.rmse * 2, short.spread * 2, longest_sum=100_000, sums=(1, 100_000))
+    right = values.sum(1)
+    assert check([(right, in_order)], beside, Precision.FP32).passed
+    assert not check([(in_order, right)], beside, Precision.FP32).passed
     assert short.or_of_sums(Precision.FP32, 1024) == short == short.or_of_sums(Precision.BF16, 10**6)
 
 
