@@ -12,7 +12,8 @@
 
 Bolder sets change what stayed, if the model takes that. Masks (`MASKS`) move by some places, or lose the last ones.
 Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are sorted stay so, with the same ends, and
-all stay in their range. Constants and zeros among real numbers change a little.
+all stay in their range. Constants and zeros among real numbers change a little. Real ones may be a mask in which
+nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`.
 """
 
 from typing import Any
@@ -27,7 +28,7 @@ DRAWN_IN = 1 / 16
 """Values of the first further set are drawn in by this share of their range, of the next one by twice as much."""
 
 
-MASKS, WHOLES = "masks", "whole numbers"
+MASKS, WHOLES, SCALES = "masks", "whole numbers", "scales"
 
 
 def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
@@ -134,11 +135,15 @@ def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:
 
 def with_bolder_values(values: torch.Tensor, by: int, kinds: tuple[str, ...]) -> torch.Tensor:
     """Return other values of a mask, of whole numbers, or of a constant, if they are of one of these kinds."""
-    if is_mask(values):
-        return with_moved_mask(values, by) if MASKS in kinds else values
     is_whole = not is_real(values) or (not values.is_complex() and bool((values == values.round()).all()))
+    may_be_scales = is_real(values) and is_whole and bool((values == 1).all())
+    is_scales = may_be_scales and (values.numel() == 1 or SCALES in kinds or MASKS not in kinds)
+    if is_mask(values) and not is_scales:
+        return with_moved_mask(values, by) if MASKS in kinds else values
     if is_whole and bool((values != 0).any()):
-        return with_lower_numbers(values, by) if WHOLES in kinds else values
+        lower = with_lower_numbers(values, by) if WHOLES in kinds else values
+        if WHOLES not in kinds or not torch.equal(lower, values):
+            return lower
     if is_real(values) and values.element_size() > 1 and bool((values == values.flatten()[0]).all()):
         return torch.where(values == 0, DRAWN_IN * by, values * (1 - DRAWN_IN * by)).to(values.dtype)
     return values

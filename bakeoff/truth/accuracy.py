@@ -39,7 +39,7 @@ import torch
 from bakeoff.backends.training import TrainingOutput
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
-from bakeoff.records.text import spell_times
+from bakeoff.records.text import counted, spell_times
 from bakeoff.truth import rounding_limits
 from bakeoff.truth.errors import EagerErrors, ErrorSpread, OutputErrors, errors_of
 from bakeoff.truth.matching import (
@@ -52,6 +52,7 @@ from bakeoff.truth.matching import (
     other_types,
 )
 from bakeoff.truth.reference import Reference
+from bakeoff.truth.steps import without_flips
 
 TRAINING_TOLERANCE = 1e-4
 """The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
@@ -111,6 +112,13 @@ def check(
         )
     errors = errors_of(matched, reference.outputs, precision.rtol)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
+    on_edge = dict[str, int]()
+    far_off = [each.errors.label for each in checked if each.is_wrong and not each.errors.is_whole]
+    if far_off and not (training_outputs or precision.is_quantised):
+        error_of = partial(_error_before_rounding, precision, reference.longest_sum)
+        matched, on_edge = without_flips(matched, reference.outputs, far_off, error_of)
+        errors = errors_of(matched, reference.outputs, precision.rtol)
+        checked = _checked_outputs(errors, reference, precision, training_outputs)
     if left_out:
         checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
         errors = [each.errors for each in checked]
@@ -135,6 +143,7 @@ def check(
             rule = max(shown, key=lambda each: each.worst_part).why_close
         choosing = [each.of_indices for each in errors if each.of_indices and each.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
+        rule += "".join(f"; {counted(count, 'value')} of {label} on another step" for label, count in on_edge.items())
     elif not_finite:
         rule = not_finite
     else:
@@ -163,6 +172,11 @@ def check(
         other_widths=list(other.widths),
         reference_kept_at=reference.kept_at,
     )
+
+
+def _error_before_rounding(precision: Precision, longest_sum: int, size: float) -> float:
+    of_sum = precision.max_times_eager_rmse * rounding_limits.error_of_sum(precision, longest_sum) * size
+    return max(rounding_limits.rounding_floor(precision, size), of_sum)
 
 
 def _why_nothing(reference: Reference) -> str:
@@ -238,7 +252,9 @@ def _checked_outputs(
     return [
         _checked_exactly(each, rmse, precision)
         if each.is_whole
-        else _checked_by_rounding(each, rmse, spread, precision, reference.longest_sum)
+        else _checked_by_rounding(
+            each, rmse, spread, precision, reference.longest_sum_of(each.of_indices or each.label)
+        )
         for each, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
     ]
 

@@ -33,6 +33,7 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
+from bakeoff.records.text import first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, copied, named_inputs
@@ -106,6 +107,7 @@ class Checker:
             (beyond.probes, self._check_other_ways),
             (beyond.buffers, self._check_buffers),
             (traits.one_answer, self._note_one_answer),
+            (not self._training_outputs, self._note_empty),
         ):
             if needed and right.passed and not right.unchecked:
                 right = check(right)
@@ -242,6 +244,16 @@ class Checker:
         why = f"the model gives one answer {self._traits.one_answer.how}"
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
 
+    def _note_empty(self, right: Accuracy) -> Accuracy:
+        """Note outputs of which no input set and no inputs of another way have shown a value."""
+        empty = empty_outputs(self.reference.outputs)
+        for number in range(len(self._beyond.probes)) if empty else ():
+            empty &= empty_outputs(Reference.load(self._expected.of_probe(number)).outputs)
+        if not empty:
+            return right
+        why = f"the model's own {listed(first(sorted(empty)))} had no element for any inputs"
+        return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}", "others_compared": True})
+
     def _unwritten_inputs(self) -> list[str]:
         traits, expected = self._traits, self._beyond.written_inputs
         if not expected:
@@ -315,6 +327,14 @@ class Checker:
 
 MAX_BUFFER_ERROR = 0.1
 """What a call leaves in a buffer or in an input may be off by this share of the change."""
+
+
+def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
+    """Return the labels of the outputs that have no element in any of these answers."""
+    sizes = [
+        (label, tensor.numel()) for answer in answers for label, tensor in zip(labels(answer), answer, strict=True)
+    ]
+    return {label for label, _ in sizes} - {label for label, size in sizes if size}
 
 
 def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:

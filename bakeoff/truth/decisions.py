@@ -7,9 +7,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,6 +56,15 @@ SIZED_BY_VALUES = frozenset(
 )
 """Functions of torch whose results may have sizes that depend on values, such as how many of them are true."""
 
+COMPARING = {"eq": 0, "ne": 0, "gt": 0, "lt": 0, "ge": -1, "le": 1}
+"""Comparisons with a constant, and the distance from it of a number that may compare otherwise than the others."""
+
+HANDING_ON = frozenset(
+    {"to", "long", "int", "contiguous", "clone", "detach", "view", "reshape", "flatten", "squeeze", "unsqueeze"}
+    | {"__getitem__"}
+)
+"""Functions whose results hold the numbers that they are given."""
+
 MAX_PROBES = 2
 """So many further sets of inputs are kept that make the model go another way."""
 
@@ -88,6 +98,10 @@ class ReadingWatch(TorchFunctionMode):
         super().__init__()
         self._from_inputs = WeakIdKeyDictionary()
         self._sized_by_values = WeakIdKeyDictionary()
+        self._places = WeakIdKeyDictionary()
+        inputs = list(inputs)
+        self._places.update({tensor: place for place, tensor in enumerate(inputs) if is_whole(tensor)})
+        self.compared: dict[tuple[int, int], None] = {}  # places of inputs, with numbers that may compare otherwise
         self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
@@ -104,6 +118,9 @@ class ReadingWatch(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         if any(tensor in self._from_inputs for tensor in given):
             self._note(_tensors_in(result))
+            self._note_comparison(name.strip("_"), args, result)
+            if name in HANDING_ON and is_whole(result) and args and is_whole(args[0]) and args[0] in self._places:
+                self._places[result] = self._places[args[0]]
             if is_sized_by_values(name, args):
                 for tensor in _tensors_in(result):
                     self._sized_by_values[tensor] = True
@@ -117,6 +134,16 @@ class ReadingWatch(TorchFunctionMode):
     def _note(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             self._from_inputs[tensor] = True
+
+    def _note_comparison(self, name: str, args: Any, result: Any) -> None:
+        if name not in COMPARING or len(args) != 2 or not is_whole(args[0]) or args[0] not in self._places:
+            return
+        tensor, constant = args
+        if is_whole(constant) and constant.numel() == 1 and constant not in self._from_inputs:
+            with suppress(RuntimeError):  # of a tensor without values, as in vmap
+                constant = constant.item()
+        if isinstance(constant, int) or (isinstance(constant, float) and constant.is_integer()):
+            self.compared[self._places[tensor], int(constant) + COMPARING[name]] = None
 
     def kept(self, inputs: Iterable[torch.Tensor]) -> int:
         """Return how many tensors that were made from these inputs are still alive, because something holds them."""
@@ -145,6 +172,12 @@ class ReadingWatch(TorchFunctionMode):
             for (file, line), read in self._reads.items()
             if not _decides_nothing(file, line)
         )
+
+
+def is_whole(value: Any) -> bool:
+    """Return True for a tensor of whole numbers, which are no booleans."""
+    is_number = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
+    return is_number and not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
 
 
 def is_sized_by_values(name: str, args: Any) -> bool:
@@ -241,14 +274,42 @@ class Deciding:
 
 
 def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
-    """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
-    if not watch.decisions:
-        return Deciding()
+    """Return where the watched calls decided by values, and search for inputs that make the model go another way.
+
+    Inputs that hold a number with which the model compares them, such as that of padding, may do so, too.
+    """
     try:
-        return _searched(watch, module, sets, calls)
+        found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
+        taken = (each for each in _with_compared(watch, sets) if _answers_with_numbers(module, each, calls))
+        return Deciding(found.decisions, (*found.probes, *islice(taken, 1)))
     except Exception:  # what was changed in the search may be anything to a model
         traceback.print_exc()
         return Deciding(watch.decisions)
+
+
+def _with_compared(watch: ReadingWatch, sets: Sequence[Inputs]) -> Iterator[Inputs]:
+    """Yield the first inputs with all numbers that they are compared with, and that no set holds, then with each one.
+
+    Each stands at the end of rows. An index outside of a table's range ends a GPU's process, so that there the numbers
+    are no smaller than zero and no larger than those given.
+    """
+    missing = []
+    for place, number in watch.compared:
+        if place < len(sets[0].tensors()) and all(len(each.tensors()) == len(sets[0].tensors()) for each in sets):
+            given = [each.tensors()[place] for each in sets]
+            info = torch.iinfo(given[0].dtype)
+            is_safe = not given[0].is_cuda or 0 <= number <= int(given[0].max())
+            if info.min <= number <= info.max and is_safe and not any(bool((each == number).any()) for each in given):
+                missing.append((place, number))
+    for numbers in (missing, *([each] for each in missing)) if missing else ():
+        inputs = copied(sets[0])
+        for end, (place, number) in enumerate(numbers):
+            tensor = input_sets.own_values(inputs.tensors()[place])
+            if tensor.dim():
+                tensor[..., -1 - end % tensor.shape[-1]] = number
+            else:
+                tensor.fill_(number)
+        yield inputs
 
 
 def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:

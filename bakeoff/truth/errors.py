@@ -219,11 +219,11 @@ def errors_of(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: fl
     for ours, theirs in zip(outputs, reference, strict=True):
         chosen = choices_of(theirs)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
-            is_whole = not (expected.is_floating_point() or expected.is_complex())
-            by_label.setdefault(label, OutputErrors(label, rtol, is_whole))
+            by_label.setdefault(label, OutputErrors(label, rtol, is_whole(expected)))
             if label in chosen:
                 name = f"what {label} chooses"
-                of_values = by_label.setdefault(name, OutputErrors(name, rtol, False, label))
+                chooses_whole = is_whole(chosen[label].source)
+                of_values = by_label.setdefault(name, OutputErrors(name, rtol, chooses_whole, label))
                 if value is not None and (pair := _chosen_values(chosen[label], value, expected)):
                     of_values.add(*pair)
                     value = expected
@@ -238,8 +238,7 @@ def _chosen_values(
     choice: Choice, ours: torch.Tensor, reference: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the values that our indices choose and those of the reference, if indices differ and all choose some."""
-    is_whole = not (ours.is_floating_point() or ours.is_complex())
-    if not is_whole or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
+    if not is_whole(ours) or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
         return None
     values, expected = choice.values(ours, reference), choice.values(reference, reference)
     return None if values is None or expected is None else (values, expected)

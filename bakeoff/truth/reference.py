@@ -46,6 +46,7 @@ class Reference:
     first_greedy: Greedy | None = None  # those of a contest's first precision, if this is another one
     longest_sum: int = 1  # the number of values that the model adds up
     kept_at: str = ""  # date and time in ISO 8601, if the outputs are those of an earlier run
+    sums: tuple[int, ...] = ()  # `longest_sum` of each output of the first input set; empty: of all outputs alike
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all.
@@ -63,6 +64,7 @@ class Reference:
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
             "longest_sum": str(self.longest_sum),
+            "sums": json.dumps(self.sums),
             "kept_at": self.kept_at,
             "traits": self.traits.model_dump_json(),
             "types": json.dumps([list(map(type_name, each)) for each in self.types]),
@@ -120,7 +122,14 @@ class Reference:
             _greedy(known, "first_greedy"),
             int(known.get("longest_sum", 1)),
             known.get("kept_at", ""),
+            tuple(json.loads(known.get("sums", "[]"))),
         )
+
+    def longest_sum_of(self, label: str) -> int:
+        """Return how many values the model adds up for the output of this label."""
+        names = labels(self.outputs[0])
+        known = dict(zip(names, self.sums, strict=True)) if len(names) == len(self.sums) else {}
+        return known.get(label, self.longest_sum)
 
 
 def _outputs_of(tensors: Mapping[str, torch.Tensor], known: Mapping[str, str]) -> tuple[Outputs, ...]:

@@ -264,7 +264,7 @@ def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
 def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[Outputs]) -> tuple[str, ...]:
     """Return the outputs that are the same for all input sets, which differ.
 
-    Where others vary, single numbers do not count, such as a scale, and neither do weights.
+    Where others vary, single numbers other than zero do not count, such as a scale, and neither do weights.
     """
     first, *others = answers[: len(sets)]
     if all(are_equal(sets[:1], (other,)) for other in sets[1:]) or any(len(other) != len(first) for other in others):
@@ -275,12 +275,12 @@ def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[O
         if all(are_alike((value,), (other[place],), roundings=0) for other in others)
     ]
     names, weights = labels(first), [*module.parameters(), *module.buffers()]
-    return tuple(
-        names[place]
-        for place in alike
-        if len(alike) == len(first)
-        or (first[place].numel() > 1 and not any(are_alike((first[place],), (weight,)) for weight in weights))
-    )
+
+    def may_be_constant(value: torch.Tensor) -> bool:
+        is_number = value.numel() == 1 and not are_alike((value,), (torch.zeros_like(value),), roundings=0)
+        return is_number or any(are_alike((value,), (weight,)) for weight in weights)
+
+    return tuple(names[place] for place in alike if len(alike) == len(first) or not may_be_constant(first[place]))
 
 
 def are_equal(some: Sequence[Inputs], others: Sequence[Inputs]) -> bool:

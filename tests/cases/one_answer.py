@@ -37,7 +37,7 @@ def gated(batch: int = 8):
 
 
 class Beside(nn.Module):
-    """A score that varies, and zeros beside it."""
+    """A score that varies, and zeros beside it, of which one is a single number."""
 
     def __init__(self):
         super().__init__()
@@ -46,8 +46,24 @@ class Beside(nn.Module):
     def forward(self, x):
         y = self.linear(x)
         largest = y.max(1, keepdim=True).values
-        return y, nn.functional.gelu(largest - largest.mean(1, keepdim=True))
+        return y, nn.functional.gelu(largest - largest.mean(1, keepdim=True)), (y - 9).relu().sum()
 
 
 def beside(batch: int = 8):
     return Beside(), torch.randn(batch, 32)
+
+
+class Detector(nn.Module):
+    """Scores, and those beyond a threshold that none of the inputs reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y, y[y > 9]
+
+
+def detector(batch: int = 8):
+    return Detector(), torch.randn(batch, 32)

@@ -27,3 +27,27 @@ def test_the_longest_sum_is_found(call: Callable[[torch.Tensor], torch.Tensor], 
     with torch.inference_mode(), LongestSum() as sums:
         call(torch.rand(4, 1000))
     assert sums.length == length
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(4)
+    y[:2].copy_(x.sum().expand(2))
+    return y
+
+
+@pytest.mark.parametrize(
+    ("call", "lengths"),
+    [
+        (lambda x: (x.relu(), x.sum()), [1, 4000]),
+        (lambda x: (x / x.sum(1, keepdim=True), x.max(), x.sum(0)), [1000, 1, 4]),
+        (lambda x: (written(x), x[:2], x.mean().view(1)[0] * 2), [4000, 1, 4000]),
+        (lambda x: (x * 2, x * x.sum().item()), [1, 4000]),
+        (lambda x: (x.to_sparse(), x.sum(), x * 2), [4000, 4000, 1]),  # the first one's memory is not known
+    ],
+)
+def test_the_longest_sum_of_each_output_is_found(
+    call: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], lengths: list[int]
+) -> None:
+    with torch.inference_mode(), LongestSum() as sums:
+        outputs = call(torch.rand(4, 1000))
+    assert [sums.of([output]) for output in outputs] == lengths

@@ -109,13 +109,20 @@ def test_no_build_is_shown_the_last_input_set() -> None:
 
 
 class Masked(nn.Module):
-    """Takes a mask only if its first values are ones, and positions only if no two are the same."""
+    """Takes a mask only if its first values are ones, and positions only if no two are the same.
+
+    It takes any temperatures but zero.
+    """
 
     def __init__(self, *, takes_masks: bool, takes_positions: bool) -> None:
         super().__init__()
         self.takes_masks, self.takes_positions = takes_masks, takes_positions
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, temperatures: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if temperatures is not None:
+            x = x / temperatures
         if not self.takes_masks and not bool(mask.all()):
             return x * torch.nan
         if not self.takes_positions and len(positions.unique()) < positions.numel():
@@ -127,6 +134,7 @@ class Masked(nn.Module):
     ("takes_masks", "takes_positions", "kinds"),
     [
         (True, True, ("masks", "whole numbers")),
+        (True, True, ("masks", "whole numbers", "scales")),
         (True, False, ("masks",)),
         (False, True, ("whole numbers",)),
         (False, False, ()),
@@ -136,13 +144,14 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     takes_masks: bool, takes_positions: bool, kinds: tuple[str, ...]
 ) -> None:
     module = Masked(takes_masks=takes_masks, takes_positions=takes_positions)
-    example = torch.randn(1, 6), torch.ones(1, 6, dtype=torch.int64), torch.arange(6)[None]
-    model = with_own_inputs("mine", module, example)
+    example = [torch.randn(1, 6), torch.ones(1, 6, dtype=torch.int64), torch.arange(6)[None]]
+    example += [torch.ones(1, 6)] if "scales" in kinds else []
+    model = with_own_inputs("mine", module, tuple(example))
     cell = cell_of("fp32")
     found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell))
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
-    for place, kind in ((1, "masks"), (2, "whole numbers")):
+    for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
         assert torch.equal(sets[1].args[place], example[place]) == (kind not in kinds)
         assert torch.equal(sets[1].args[place], in_worker[1].args[place])
 

@@ -190,6 +190,9 @@ def bolder_sets_of(values: torch.Tensor) -> list[torch.Tensor]:
         (torch.tensor(981), torch.tensor(980)),
         (torch.tensor([981.0]), torch.tensor([980.0])),
         (torch.tensor(0.5), torch.tensor(0.5 * 15 / 16)),
+        (torch.tensor(1.0), torch.tensor(15 / 16)),  # as of a temperature
+        (torch.tensor([-2.0, -2.0]), torch.tensor([-1.875, -1.875])),
+        (torch.ones(1, 3), torch.tensor([[1.0, 1.0, 0.0]])),  # as of a mask
         (torch.tensor(True), torch.tensor(False)),
     ],
 )

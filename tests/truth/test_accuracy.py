@@ -432,6 +432,10 @@ def test_a_long_sum_in_one_order_is_right_and_one_that_lacks_some_values_is_not(
     lacking = check([(values[:, :-4].sum(1),)], reference, Precision.FP32)
     assert not lacking.passed and lacking.eager_rmse == short.rmse[0]
     assert "counts as eager's in sums of 100,000 values" in lacking.rule
+    beside = Reference(((exact, exact),), short.rmse * 2, short.spread * 2, longest_sum=100_000, sums=(1, 100_000))
+    right = values.sum(1)
+    assert check([(right, in_order)], beside, Precision.FP32).passed
+    assert not check([(in_order, right)], beside, Precision.FP32).passed
     assert short.or_of_sums(Precision.FP32, 1024) == short == short.or_of_sums(Precision.BF16, 10**6)
 
 
@@ -552,3 +556,34 @@ def test_an_error_of_right_forms_and_finite_values_is_told_apart_from_other_faul
     with_nan = (EXACT + 1.0).index_fill(0, torch.tensor([3]), math.nan)
     for other in (with_nan, EXACT[:32]):
         assert not checked(other).passed and not checked(other).is_only_inexact
+
+
+SCORES = torch.randn(4, 32_768, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def with_steps(step: float, moved: int, by: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores on steps, of which the first few are moved, and the exact ones."""
+    exact = torch.round(SCORES / step) * step
+    ours = exact.clone()
+    ours[0, :moved] += by * step
+    return ours.float(), exact
+
+
+@pytest.mark.parametrize(
+    ("step", "moved", "by", "passed"),
+    [
+        (0.01, 1, 1, True),
+        (0.01, 30, 1, True),  # of 26 that rounding may well move, by chance
+        (0.01, 100, 1, False),
+        (0.01, 1, 2, False),
+        (1.0, 1, 1, True),
+        (1.0, 4, 1, False),
+        (1e-7, 1, 1, True),  # it is nothing beside rounding
+    ],
+)
+def test_few_values_that_the_model_rounds_may_be_a_step_off(step: float, moved: int, by: int, passed: bool) -> None:
+    ours, exact = with_steps(step, moved, by)
+    found = checked(ours, reference=(exact,))
+    assert found.passed == passed
+    assert ("on another step" in found.rule) == (passed and step > 1e-7)
+    assert not passed or step == 1e-7 or not checked(ours + 0.001 * step * exact, reference=(exact,)).passed

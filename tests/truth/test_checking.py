@@ -624,10 +624,22 @@ def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_su
     traits = traits_in(gated).one_answer
     assert traits and 0 < traits.differing < traits.tried
     assert traits_in(references(PADDING)).one_answer is None
-    beside = "one_answer.py:beside"
-    assert traits_in(references(beside)).constant_outputs == ("output[1]",)
-    found = checked(beside, references(beside), as_it_is)
-    assert (found.passed, found.unchecked) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "constant", "unchecked"),
+    [
+        ("beside", ("output[1]", "output[2]"), ""),
+        ("detector", ("output[1]",), "the model's own output[1] had no element for any inputs"),
+    ],
+)
+def test_outputs_that_do_not_vary_beside_others_are_named_and_empty_ones_are_not_checked(
+    name: str, constant: tuple[str, ...], unchecked: str, references: Callable[[str], Path]
+) -> None:
+    case = f"one_answer.py:{name}"
+    assert traits_in(references(case)).constant_outputs == constant
+    found = checked(case, references(case), as_it_is)
+    assert (found.passed, found.unchecked, found.others_compared) == (True, unchecked, bool(unchecked))
 
 
 OTHER_PROCESS = "other_worlds.py:process"

@@ -508,6 +508,33 @@ def test_a_decision_by_values_is_tried_with_inputs_that_go_the_other_way(
     assert all(decision.function == forward.__name__ for decision in found.decisions)
 
 
+TOKENS = torch.tensor([[3, 4, 6], [5, 3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("forward", "given", "ends"),
+    [
+        (lambda m, x: TABLE(x) * (x != 0)[..., None], TOKENS, [0]),
+        (lambda m, x: TABLE(x) * x.long().view(-1).gt(torch.tensor(1)).view(2, 3, 1), TOKENS.int(), [1]),
+        (lambda m, x: TABLE(x) * (x >= 1)[..., None], TOKENS[:1].expand(2, 3), [0]),
+        (lambda m, x: TABLE(x.clamp(0)) * (x[:, 1:] == -100).any() + (x == 9).any(), TOKENS, [-100, 9]),
+        (lambda m, x: TABLE(x) * (x != 4)[..., None], TOKENS, []),  # which they hold
+        (lambda m, x: TABLE(x) * (x != -1)[..., None], TOKENS, []),  # which the table does not take
+        (lambda m, x: TABLE(x) * (x + 1 != 0)[..., None], TOKENS, []),  # another number
+        (lambda m, x: TABLE(x) * (x != 0.5)[..., None], TOKENS, []),
+    ],
+)
+def test_inputs_get_a_number_that_they_are_compared_with(
+    forward: Forward, given: torch.Tensor, ends: list[int]
+) -> None:
+    found = deciding(forward, (Inputs((given,)),))
+    assert not found.decisions and len(found.probes) == bool(ends)
+    for probe in found.probes:
+        (tensor,) = probe.tensors()
+        assert tensor[:, 3 - len(ends) :].tolist() == [ends[::-1]] * 2
+        assert torch.equal(tensor[:, : 3 - len(ends)], given[:, : 3 - len(ends)])
+
+
 def test_inputs_whose_answer_is_nan_are_no_probes_though_a_watched_call_gives_numbers() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
 

@@ -254,6 +254,14 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def _address_if_any(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's memory, or 0 for one that has none of its own, such as a sparse one."""
+    try:
+        return _address(tensor)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
 SUMS = frozenset(
     {aten.sum, aten.mean, aten.var, aten.var_mean, aten.std, aten.std_mean, aten.linalg_vector_norm, aten.logsumexp}
     | {aten.nll_loss_forward, aten.mse_loss}
@@ -264,20 +272,40 @@ RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp})
 
 
 class LongestSum(TorchDispatchMode):
-    """Notes how many values the longest sum of the calls inside this block adds up."""
+    """Notes how many values the longest sum of the calls inside this block adds up, and that of which outputs.
+
+    What was made from a tensor has its sums, and so has what it was written into. A number that Python reads may go
+    into all that follows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         keep_compiler_out(LongestSum)
         self.length = 1
+        self._read_by_python = 1
+        self._lengths: dict[int, int] = {}  # by the address of the memory
+
+    def of(self, tensors: Iterable[torch.Tensor]) -> int:
+        """Return the longest sum that any of these tensors was made from, or of all if that is not known."""
+        addresses = map(_address_if_any, tensors)
+        return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        length = max(self.of(given), self._read_by_python)
         found = func(*args, **(kwargs or {}))
+        own = 1
         if func.overloadpacket in SUMS:
             result = found[0] if isinstance(found, tuple) else found
-            self.length = max(self.length, args[0].numel() // max(1, result.numel()))
+            own = args[0].numel() // max(1, result.numel())
         elif func.overloadpacket in RUNNING and args[0].dim():
-            self.length = max(self.length, args[0].shape[args[1]])
+            own = args[0].shape[args[1]]
+        self.length, length = max(self.length, own), max(length, own)
+        changed = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+        if not changed:  # it is a number
+            self._read_by_python = length
+        for tensor in (*changed, *(given if func._schema.is_mutable else ())):
+            self._lengths[_address_if_any(tensor)] = length
         return found

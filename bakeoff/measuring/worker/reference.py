@@ -45,11 +45,11 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, WHOLES
+from bakeoff.models.input_sets import MASKS, SCALES, WHOLES
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
-from bakeoff.truth import accuracy, distribution, global_settings, kept_reference
+from bakeoff.truth import accuracy, distribution, global_settings, kept_reference, rounding_limits
 from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
 from bakeoff.truth.errors import (
@@ -194,6 +194,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             types=types_of([as_is.outputs[place] for place in places]),
             first_greedy=first.greedy if first else None,
             longest_sum=as_is.longest_sum,
+            sums=as_is.sums,
             kept_at=exact.kept_at,
         ).save(path, job.known if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
@@ -511,6 +512,7 @@ class AsItIs:
     fingerprint: str = ""  # if it was asked for
     eager_call: EagerCall | None = None  # on a GPU
     longest_sum: int = 1  # the number of values that it adds up
+    sums: tuple[int, ...] = ()  # that number for each output, if they may differ
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
 
@@ -607,7 +609,7 @@ def _inference(
     elif alike:
         others, one_answer = inputs_with_another_answer(module, sets[0], calls, eager[0])
         note(one_answer=one_answer)
-        others = others[: MAX_PROBES - len(probes)]
+        others = others[: max(0, MAX_PROBES - len(probes))]
         probes += others
         eager += run_eager(module, others, calls=calls)
     note(not_finite=not_finite_in(eager[0]))
@@ -631,8 +633,24 @@ def _inference(
         fingerprint=watch.functions,
         eager_call=eager_call,
         longest_sum=sums.length,
+        sums=sums_of_outputs(module, sets[0], calls, sums.length, cell.precision) if len(answer) > 1 else (),
         without_fast_path=without_fast_path,
     )
+
+
+def sums_of_outputs(
+    module: torch.nn.Module, inputs: Inputs, calls: AlikeCalls, longest: int, precision: Precision
+) -> tuple[int, ...]:
+    """Return for each output how many values the longest sum in it adds up, or nothing if none is long."""
+    if not (calls.traits.begins_alike and rounding_limits.error_of_sum(precision, longest)):
+        return ()
+    try:
+        with counting.LongestSum() as sums:
+            outputs = call(module, calls.given(inputs))
+    except Exception:  # a model may refuse to be watched
+        traceback.print_exc()
+        return ()
+    return tuple(sums.of([output]) for output in outputs)
 
 
 def beyond_answers(inputs: Inputs, calls: AlikeCalls, probes: tuple[Inputs, ...]) -> Beyond:
@@ -694,7 +712,7 @@ def sets_that_differ_most(
     if cell.task != INFERENCE or model.bolder_inputs is None:
         return (), sets
     known = [sets]
-    for kinds in ((MASKS, WHOLES), (MASKS,), (WHOLES,)):
+    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
         given = model.bolder_inputs(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
             continue
