@@ -62,9 +62,9 @@ _MOVED: dict[Any, _Move] = {
     time.ctime: _given(0, float),
     time.asctime: _given(0, time.localtime),
     time.strftime: _given(1, time.localtime),
-    datetime.datetime.now: lambda own, given, at_s: datetime.datetime.fromtimestamp(at_s, own(given).tzinfo),
-    datetime.datetime.utcnow: lambda own, given, at_s: datetime.datetime.fromtimestamp(at_s, datetime.UTC).replace(
-        tzinfo=None
+    datetime.datetime.now: lambda own, given, at_s: (now := own(given)).fromtimestamp(at_s, now.tzinfo),
+    datetime.datetime.utcnow: lambda own, given, at_s: (
+        own(given).fromtimestamp(at_s, datetime.UTC).replace(tzinfo=None)
     ),
 }
 

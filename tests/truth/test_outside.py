@@ -278,6 +278,18 @@ def test_a_clock_that_is_listened_to_raises_what_it_raises_itself(
         raise error
 
 
+class OwnTime(datetime.datetime):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("now", [OwnTime.now, OwnTime.utcnow, lambda: OwnTime.now(datetime.UTC), OwnTime.today])
+def test_a_subclass_gives_its_own_times(now: Callable[[], datetime.datetime]) -> None:
+    with clock_at(NOON_S):
+        assert isinstance(now(), OwnTime)
+        assert now().replace(tzinfo=None).year == 2001
+
+
 def test_the_clock_goes_on_after_a_failure() -> None:
     with pytest.raises(ZeroDivisionError), clock_at(NOON_S):
         raise ZeroDivisionError
