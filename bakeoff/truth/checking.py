@@ -9,7 +9,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - Inputs with which the model decides otherwise are compared as well.
 - Where eager's fast path for transformer layers answers otherwise than these layers, either answer is right.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
-- Inputs that the model writes into are compared after a call. A build that does not write into them is told as such.
+- Inputs that the model writes into are compared after a call. A build that does not write into them is told as such. No
+  build may write into the inputs of a model that does not.
 - A model whose answer depends on the time is called with a stopped clock. What the model's own code reads from outside
   or does there in a call, and the build does not, is noted.
 
@@ -42,10 +43,11 @@ from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
-from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE
+from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE, names_of_written
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
+OVERWRITES = "it writes into its inputs ({}), and the model does not"
 UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
@@ -95,11 +97,18 @@ class Checker:
         traits, beyond = self._traits, self._beyond
         if self._first is not None and traits.state and not self._calls.can_restore:
             return self._first
+        is_first = self._first is None and not (traits.written_inputs or traits.unexamined)
+        before = [each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in self._sets] if is_first else []
         right = self._check_sets()
+        overwritten = self._put_back(before) if is_first else ()
         if not right.passed and self._eager_fails():
             nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
             told = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
             right = (self._first or right).model_copy(update={**nothing, **told, "times_limit": None})
+        if overwritten:
+            cause = "" if right.passed else f" ({right.rule})"
+            rule = OVERWRITES.format(", ".join(overwritten)) + cause
+            right = right.model_copy(update={"passed": False, "rule": rule, "is_only_inexact": False})
         if traits.is_random or traits.state or traits.kept_buffers or self._frozen or beyond.probes:
             right = right.model_copy(update={"is_only_inexact": False})
         for needed, check in (
@@ -113,6 +122,17 @@ class Checker:
             right = right.model_copy(update={"unwritten_inputs": self._unwritten_inputs(), "dropped": self._dropped()})
         self._first = self._first or right
         return right
+
+    def _put_back(self, before: Sequence[Inputs]) -> tuple[str, ...]:
+        """Give the sets the values that they had, and return the inputs of the first one that the build has changed."""
+        now = [each.map(torch.Tensor.cpu) for each in self._sets]
+        overwritten = [names_of_written(*pair) for pair in zip(now, before, strict=True)]
+        for names, inputs, kept in zip(overwritten, self._sets, before, strict=True):
+            tensors, values = named_inputs(inputs), named_inputs(kept)
+            with torch.inference_mode():
+                for name in names:
+                    tensors[name].copy_(values[name])
+        return overwritten[0]
 
     def _check_sets(self) -> Accuracy:
         traits = self._traits

@@ -111,7 +111,7 @@ def _understood(stage: Stage, sets: Sequence[Inputs]) -> Understood:
     seed_everything(FIRST_SEED)
     given = copied(sets[0])
     first = owned(call(module, given))
-    written = _written(sets[0], given)
+    written = names_of_written(sets[0], given)
     changed = state.changed()
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
@@ -194,7 +194,8 @@ def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+def names_of_written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+    """Return the names of inputs whose values are others in what a call was given."""
     after = named_inputs(given)
     return tuple(
         name

@@ -29,6 +29,7 @@ from bakeoff.truth.checking import (
     LEAVES_OUT,
     LIKE_EAGERS,
     NOT_RANDOM,
+    OVERWRITES,
     OWN_NUMBERS,
     UNREAD,
     VARIES,
@@ -313,6 +314,34 @@ def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
         found = checker.check()
         assert (found.passed, found.unwritten_inputs) == (True, told)
         assert checker.check().unwritten_inputs == [], "it is asked once"
+
+
+def calling_on(change: Callable[[torch.Tensor], Any]) -> Build:
+    """Change the inputs before the model's own call."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(*args: torch.Tensor) -> Any:
+            for tensor in args:
+                change(tensor)
+            return module(*args)
+
+        return forward
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("change", "is_answer_right"),
+    [(lambda x: x.mul_(1 + 1e-6), True), (torch.relu_, False), (lambda x: x[0].zero_(), False)],
+)
+def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
+    change: Callable[[torch.Tensor], Any], is_answer_right: bool, references: Callable[[str], Path]
+) -> None:
+    case = "dataclass_output.py:factory"
+    found = checked(case, references(case), calling_on(change))
+    assert not (found.passed or found.unchecked or found.is_only_inexact)
+    assert found.rule.startswith(told := OVERWRITES.format("input 0"))
+    assert (found.rule == told) == is_answer_right
 
 
 def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
