@@ -47,8 +47,16 @@ MAX_CALLS_BEFORE = 8
 SEEDS_TRIED = 4
 """An output of a random model that is the same with so many seeds does not vary."""
 
-LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
-"""Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
+HOUR_S, DAY_S, MONTH_S = 3_600.0, 86_400.0, 2_629_746.0
+
+LATER_S = (
+    *(1.0, 61.0),
+    *(1 + hours * HOUR_S for hours in range(1, 24)),
+    *(1 + days * DAY_S for days in range(1, 7)),
+    *(1 + months * MONTH_S for months in range(1, 12)),
+    4e7,
+)
+"""Another second and minute, each hour, weekday and month, and another year: then a model may answer otherwise."""
 
 OUTSIDE, GPU_MEMORY = "what the code holds outside of the module", "GPU memory"
 """What grows that the module does not hold itself."""

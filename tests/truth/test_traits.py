@@ -309,6 +309,9 @@ def test_state_of_a_script_is_named_and_put_back() -> None:
     assert (script.calls, float(script.past.abs().sum())) == (0, 0.0)
 
 
+STARTED = datetime.datetime.now()
+
+
 @pytest.mark.parametrize(
     "forward",
     [
@@ -316,6 +319,9 @@ def test_state_of_a_script_is_named_and_put_back() -> None:
         lambda m, x: m.linear(x) + int(time.time()) // 20 % 7,
         lambda m, x: m.linear(x) + time.localtime().tm_yday,
         lambda m, x: m.linear(x) + datetime.datetime.now().toordinal(),
+        lambda m, x: m.linear(x) + (datetime.datetime.now().hour == (STARTED.hour - 3) % 24),
+        lambda m, x: m.linear(x) + (datetime.date.today().weekday() == (STARTED.weekday() - 2) % 7),
+        lambda m, x: m.linear(x) + (time.localtime().tm_mon == (STARTED.month + 5) % 12 + 1),
         lambda m, x: m.linear(x) + 1e6 * (time.perf_counter() - time.perf_counter()),
     ],
 )
