@@ -61,6 +61,9 @@ LATER_S = (
 OUTSIDE, GPU_MEMORY = "what the code holds outside of the module", "GPU memory"
 """What grows that the module does not hold itself."""
 
+UNNAMED = "something that has no name"
+"""A state that is put back, though no value was seen to change: a member of a set, for example."""
+
 
 @dataclass(frozen=True)
 class Understood:
@@ -172,7 +175,7 @@ def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: t
         return known
     changes = stage.changes([sets[0]] * MAX_CALLS_BEFORE)
     settles_after = next((calls for calls, names in enumerate(changes) if not names), MAX_CALLS_BEFORE)
-    return {**known, "state": _named(changed), "settles_after": settles_after}
+    return {**known, "state": _named(changed) or ((UNNAMED,) if repeats else ()), "settles_after": settles_after}
 
 
 def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:
