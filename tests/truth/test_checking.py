@@ -25,6 +25,7 @@ from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.checking import (
+    ALWAYS_ALIKE,
     FORGETS,
     LEAVES_OUT,
     LIKE_EAGERS,
@@ -662,6 +663,10 @@ def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_su
 OTHER_PROCESS = "other_worlds.py:process"
 
 
+def constant_sum(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: cast("Any", module).linear(x) + 0.1
+
+
 @pytest.mark.parametrize("build", [as_it_is, wrong])
 def test_no_build_fails_where_eager_fails_as_well(
     build: Build, references: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -671,6 +676,17 @@ def test_no_build_fails_where_eager_fails_as_well(
     monkeypatch.setattr(os, "getpid", lambda: number)
     found = checked(OTHER_PROCESS, path, build)
     assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+@pytest.mark.parametrize(("build", "passed"), [(as_it_is, True), (constant_sum, False)])
+def test_calls_that_count_in_hidden_places_are_not_told_from_eagers(
+    build: Build, passed: bool, references: Callable[[str], Path]
+) -> None:
+    case = "other_worlds.py:counter"
+    known = traits_in(references(case))
+    assert (known.is_random, known.repeats_with_seed, known.state) == (True, False, ())
+    found = checked(case, references(case), build)
+    assert (found.passed, found.rule) == (passed, f"not compared: {EAGER_DIFFERS}" if passed else ALWAYS_ALIKE)
 
 
 def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:
