@@ -39,3 +39,16 @@ def count_call():
 
 def counter(batch: int = 16):
     return Offset(count_call), torch.randn(batch, 32)
+
+
+LATE = array.array("q", [0])
+
+
+def is_late():
+    """Return 1 from the third call in this process on, as a clock of a library may go on late."""
+    LATE[0] += 1
+    return float(LATE[0] > 2)
+
+
+def late(batch: int = 16):
+    return Offset(is_late), torch.randn(batch, 32)

@@ -689,6 +689,12 @@ def test_calls_that_count_in_hidden_places_are_not_told_from_eagers(
     assert (found.passed, found.rule) == (passed, f"not compared: {EAGER_DIFFERS}" if passed else ALWAYS_ALIKE)
 
 
+def test_an_answer_that_changes_late_is_not_told_to_depend_on_rounding(references: Callable[[str], Path]) -> None:
+    known = Reference.load(references("other_worlds.py:late"))
+    assert (known.traits.is_random, known.traits.repeats_with_seed) == (True, False)
+    assert (known.why_narrower, known.traits.depends_on_rounding) == (reference.NO_REPEAT, "")
+
+
 def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:
     found = checked(OTHER_PROCESS, references(OTHER_PROCESS), wrong)
     assert (found.passed, found.unchecked) == (False, "")
