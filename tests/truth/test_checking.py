@@ -27,6 +27,7 @@ from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.checking import (
     ALWAYS_ALIKE,
     FORGETS,
+    FROZEN,
     LEAVES_OUT,
     LIKE_EAGERS,
     NOT_RANDOM,
@@ -255,6 +256,28 @@ def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(referen
     assert "wrong for inputs with which the model decides otherwise: the trace froze a choice" in found.rule
     assert f"early_exit.py, line {frozen[0].line} (if logits.softmax(-1).max() > 0.9" in found.rule
     assert checked(EARLY_EXIT, path, as_it_is).passed
+
+
+def twice_after_the_first(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x) if torch.equal(x, first.args[0]) else [2 * each for each in call(module, Inputs((x,)))]
+
+
+def without_the_last_output(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: call(module, Inputs((x,)))[:-1]
+
+
+@pytest.mark.parametrize(
+    ("build", "is_the_reason"),
+    [(twice_after_the_first, True), (without_the_last_output, False)],
+)
+@pytest.mark.parametrize("case", ["dataclass_output.py:only", "dataclass_output.py:numbered"])
+def test_a_frozen_choice_is_no_reason_for_another_form_with_the_inputs_of_the_trace(
+    case: str, build: Build, is_the_reason: bool, references: Callable[[str], Path]
+) -> None:
+    choice = Decision(file="/home/me/mine.py", line=20, function="forward")
+    found = checked(case, references(case), build, frozen=(choice,))
+    assert not found.passed
+    assert found.rule.startswith(FROZEN.format("mine.py, line 20")) == is_the_reason
 
 
 SKIPPED = "skipped_mask.py:factory"
