@@ -163,7 +163,7 @@ class ModelTraits(Frozen):
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
-    kept_buffers: tuple[str, ...] = ()  # buffers that each call changes, though no answer depends on them
+    kept_buffers: tuple[str, ...] = ()  # each call changes these buffers, and the first answers do not depend on them
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
     accesses: tuple[Access, ...] = ()  # what its own code reads from outside in a call, and does there
     clock_s: float | None = None  # when compared calls are made, in seconds since 1970, if the answer depends on it

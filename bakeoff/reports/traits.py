@@ -48,8 +48,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         )
     if traits.kept_buffers:
         yield (
-            f"changes buffers in each call ({listed(first(traits.kept_buffers))}), though no answer depends on them: a "
-            "build that leaves them alone is incorrect"
+            f"changes buffers in each call ({listed(first(traits.kept_buffers))}), though none of the first answers "
+            "depends on them: a build that leaves them alone is incorrect. What many more calls do was not tried"
         )
     if traits.clock_s is not None:
         yield "answers by the clock: the answer depends on the time of the call. Compared calls see the same time"

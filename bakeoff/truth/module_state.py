@@ -26,7 +26,7 @@ MAX_ENTRIES = 2000
 """A longer list or dict is known by its length only."""
 
 MAX_COPIED_ELEMENTS = 2**26
-"""Of a larger tensor some elements are watched, and it cannot be restored."""
+"""Of a larger tensor or array some elements are watched, and it cannot be restored."""
 
 WATCHED_ELEMENTS = 4096
 
@@ -191,7 +191,8 @@ def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
     elif isinstance(value, torch.Generator):
         yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
     elif isinstance(value, np.ndarray):
-        watched = value.reshape(-1)[:: max(1, math.ceil(value.size / WATCHED_ELEMENTS))]
+        step = math.ceil(value.size / WATCHED_ELEMENTS) if value.size > MAX_COPIED_ELEMENTS else 1
+        watched = value.reshape(-1)[::step]
         yield name, ("array", (value.shape, str(value.dtype), watched.tobytes()))
     elif isinstance(value, _SCALARS):
         yield name, (type(value).__name__, value)

@@ -9,9 +9,11 @@ import contextlib
 import ctypes
 import datetime
 import sys
+import threading
 import time
-import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy
@@ -32,10 +34,12 @@ def _given(place: int, made: Callable[[float], Any]) -> _Move:
 
 
 def _at(own: Callable[[Any], Any], given: Any, at_s: float) -> float:
+    own(given)  # raises what it raises
     return at_s
 
 
 def _at_ns(own: Callable[[Any], Any], given: Any, at_s: float) -> int:
+    own(given)
     return int(1e9 * at_s)
 
 
@@ -58,9 +62,9 @@ _MOVED: dict[Any, _Move] = {
     time.ctime: _given(0, float),
     time.asctime: _given(0, time.localtime),
     time.strftime: _given(1, time.localtime),
-    datetime.datetime.now: lambda own, given, at_s: datetime.datetime.fromtimestamp(at_s, own(given).tzinfo),
-    datetime.datetime.utcnow: lambda own, given, at_s: datetime.datetime.fromtimestamp(at_s, datetime.UTC).replace(
-        tzinfo=None
+    datetime.datetime.now: lambda own, given, at_s: (now := own(given)).fromtimestamp(at_s, now.tzinfo),
+    datetime.datetime.utcnow: lambda own, given, at_s: (
+        own(given).fromtimestamp(at_s, datetime.UTC).replace(tzinfo=None)
     ),
 }
 
@@ -168,11 +172,34 @@ def _replaced_new(kind: type, move: _Move) -> Iterator[None]:
         yield
 
 
+_raise_next = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+"""Has a thread raise an exception of a class where its Python code has just called something."""
+
+
+def _raising(error: Exception) -> type[Exception]:
+    """Return a class that makes no new exception, but gives this one, and until then stops profiling.
+
+    The profiler would be the next code that is interrupted.
+    """
+    profiler = sys.getprofile()
+
+    def given(_: type) -> Exception:
+        sys.setprofile(profiler)
+        return error
+
+    kind = type("Given", (type,), {"__call__": given})
+    raising: type[Exception] = kind(type(error).__name__, (type(error),), {})
+    sys.setprofile(None)
+    return raising
+
+
 @contextlib.contextmanager
 def _implemented_by(place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move) -> Iterator[None]:
     """Put another implementation at a place in the block, which tells the listeners, and moves what is returned.
 
-    An exception cannot leave it: who calls it gets a SystemError in its place.
+    An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
     """
     address_of_own = place.value
     own = ctypes.PYFUNCTYPE(ctypes.py_object, *signature)(address_of_own or 0)
@@ -189,9 +216,12 @@ def _implemented_by(place: ctypes.c_void_p, signature: tuple[Any, ...], move: _M
                 made = move(lambda arguments: own(receiver, arguments, *given[1:]), given[0], _at_s)
             else:
                 made = move(lambda arguments: own(receiver, *arguments), given if len(given) > 1 else (None,), _at_s)
-        except Exception:
-            traceback.print_exc()
-            return 0
+        except Exception as error:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
+            address = id(None)
+            interrupt = defaultdict[int, int](partial(_raise_next, threading.get_ident(), _raising(error)))
+            interrupt[0]  # no call, after which this function itself would be interrupted
+            return address
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
         return id(made)
 

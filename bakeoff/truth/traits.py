@@ -47,11 +47,22 @@ MAX_CALLS_BEFORE = 8
 SEEDS_TRIED = 4
 """An output of a random model that is the same with so many seeds does not vary."""
 
-LATER_S = (1.0, 61.0, 3_601.0, 90_061.0, 4e6, 4e7)
-"""Another second, minute, hour, day, month and year, in which a model that reads the clock may answer otherwise."""
+HOUR_S, DAY_S, MONTH_S = 3_600.0, 86_400.0, 2_629_746.0
+
+LATER_S = (
+    *(1.0, 61.0),
+    *(1 + hours * HOUR_S for hours in range(1, 24)),
+    *(1 + days * DAY_S for days in range(1, 7)),
+    *(1 + months * MONTH_S for months in range(1, 12)),
+    4e7,
+)
+"""Another second and minute, each hour, weekday and month, and another year: then a model may answer otherwise."""
 
 OUTSIDE, GPU_MEMORY = "what the code holds outside of the module", "GPU memory"
 """What grows that the module does not hold itself."""
+
+UNNAMED = "something that has no name"
+"""A state that is put back, though no value was seen to change: a member of a set, for example."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ def _understood(stage: Stage, sets: Sequence[Inputs]) -> Understood:
     seed_everything(FIRST_SEED)
     given = copied(sets[0])
     first = owned(call(module, given))
-    written = _written(sets[0], given)
+    written = names_of_written(sets[0], given)
     changed = state.changed()
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
@@ -164,7 +175,7 @@ def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: t
         return known
     changes = stage.changes([sets[0]] * MAX_CALLS_BEFORE)
     settles_after = next((calls for calls, names in enumerate(changes) if not names), MAX_CALLS_BEFORE)
-    return {**known, "state": _named(changed), "settles_after": settles_after}
+    return {**known, "state": _named(changed) or ((UNNAMED,) if repeats else ()), "settles_after": settles_after}
 
 
 def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:
@@ -194,7 +205,8 @@ def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+def names_of_written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+    """Return the names of inputs whose values are others in what a call was given."""
     after = named_inputs(given)
     return tuple(
         name

@@ -217,6 +217,13 @@ def test_contests_are_named_by_what_differs_between_them() -> None:
         ),
         (ModelTraits(accesses=ACCESSES[3:]), ["prints in forward"]),
         (
+            ModelTraits(kept_buffers=("calls",)),
+            [
+                "changes buffers in each call (calls), though none of the first answers depends on them: a build that "
+                "leaves them alone is incorrect. What many more calls do was not tried"
+            ],
+        ),
+        (
             ModelTraits(autocasts=("bfloat16",)),
             [
                 "computes in bfloat16 by its own autocast, also in cells of another precision: that is the precision "

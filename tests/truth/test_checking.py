@@ -25,10 +25,13 @@ from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.checking import (
+    ALWAYS_ALIKE,
     FORGETS,
+    FROZEN,
     LEAVES_OUT,
     LIKE_EAGERS,
     NOT_RANDOM,
+    OVERWRITES,
     OWN_NUMBERS,
     UNREAD,
     VARIES,
@@ -255,6 +258,28 @@ def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(referen
     assert checked(EARLY_EXIT, path, as_it_is).passed
 
 
+def twice_after_the_first(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x) if torch.equal(x, first.args[0]) else [2 * each for each in call(module, Inputs((x,)))]
+
+
+def without_the_last_output(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: call(module, Inputs((x,)))[:-1]
+
+
+@pytest.mark.parametrize(
+    ("build", "is_the_reason"),
+    [(twice_after_the_first, True), (without_the_last_output, False)],
+)
+@pytest.mark.parametrize("case", ["dataclass_output.py:only", "dataclass_output.py:numbered"])
+def test_a_frozen_choice_is_no_reason_for_another_form_with_the_inputs_of_the_trace(
+    case: str, build: Build, is_the_reason: bool, references: Callable[[str], Path]
+) -> None:
+    choice = Decision(file="/home/me/mine.py", line=20, function="forward")
+    found = checked(case, references(case), build, frozen=(choice,))
+    assert not found.passed
+    assert found.rule.startswith(FROZEN.format("mine.py, line 20")) == is_the_reason
+
+
 SKIPPED = "skipped_mask.py:factory"
 
 
@@ -313,6 +338,34 @@ def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
         found = checker.check()
         assert (found.passed, found.unwritten_inputs) == (True, told)
         assert checker.check().unwritten_inputs == [], "it is asked once"
+
+
+def calling_on(change: Callable[[torch.Tensor], Any]) -> Build:
+    """Change the inputs before the model's own call."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(*args: torch.Tensor) -> Any:
+            for tensor in args:
+                change(tensor)
+            return module(*args)
+
+        return forward
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("change", "is_answer_right"),
+    [(lambda x: x.mul_(1 + 1e-6), True), (torch.relu_, False), (lambda x: x[0].zero_(), False)],
+)
+def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
+    change: Callable[[torch.Tensor], Any], is_answer_right: bool, references: Callable[[str], Path]
+) -> None:
+    case = "dataclass_output.py:factory"
+    found = checked(case, references(case), calling_on(change))
+    assert not (found.passed or found.unchecked or found.is_only_inexact)
+    assert found.rule.startswith(told := OVERWRITES.format("input 0"))
+    assert (found.rule == told) == is_answer_right
 
 
 def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
@@ -645,6 +698,10 @@ def test_outputs_that_do_not_vary_beside_others_are_named_and_empty_ones_are_not
 OTHER_PROCESS = "other_worlds.py:process"
 
 
+def constant_sum(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: cast("Any", module).linear(x) + 0.1
+
+
 @pytest.mark.parametrize("build", [as_it_is, wrong])
 def test_no_build_fails_where_eager_fails_as_well(
     build: Build, references: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -654,6 +711,23 @@ def test_no_build_fails_where_eager_fails_as_well(
     monkeypatch.setattr(os, "getpid", lambda: number)
     found = checked(OTHER_PROCESS, path, build)
     assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+@pytest.mark.parametrize(("build", "passed"), [(as_it_is, True), (constant_sum, False)])
+def test_calls_that_count_in_hidden_places_are_not_told_from_eagers(
+    build: Build, passed: bool, references: Callable[[str], Path]
+) -> None:
+    case = "other_worlds.py:counter"
+    known = traits_in(references(case))
+    assert (known.is_random, known.repeats_with_seed, known.state) == (True, False, ())
+    found = checked(case, references(case), build)
+    assert (found.passed, found.rule) == (passed, f"not compared: {EAGER_DIFFERS}" if passed else ALWAYS_ALIKE)
+
+
+def test_an_answer_that_changes_late_is_not_told_to_depend_on_rounding(references: Callable[[str], Path]) -> None:
+    known = Reference.load(references("other_worlds.py:late"))
+    assert (known.traits.is_random, known.traits.repeats_with_seed) == (True, False)
+    assert (known.why_narrower, known.traits.depends_on_rounding) == (reference.NO_REPEAT, "")
 
 
 def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:

@@ -244,6 +244,52 @@ def test_a_stopped_clock_shows_one_time_to_the_users_code_only() -> None:
     assert min(times()[:2]) > NOON_S + 1
 
 
+@pytest.mark.parametrize("clock_s", [None, NOON_S])
+@pytest.mark.parametrize(
+    ("read", "raised", "message"),
+    [
+        (lambda: time.localtime(1e20), OverflowError, "timestamp out of range"),
+        (lambda: time.strftime(5), TypeError, "argument 1 must be str"),
+        (lambda: time.ctime("q"), TypeError, "cannot be interpreted|must be"),
+        (lambda: time.clock_gettime(99_999), OSError, "Invalid argument"),
+        (lambda: datetime.datetime.now("zone"), TypeError, "tzinfo argument"),
+        (lambda: list(map(time.gmtime, [1e20])), OverflowError, "timestamp out of range"),
+        (lambda: np.datetime64("nonsense"), ValueError, "nonsense"),
+        (lambda: np.datetime64("now", "lightyears"), TypeError, "lightyears"),
+    ],
+)
+def test_a_clock_that_is_listened_to_raises_what_it_raises_itself(
+    clock_s: float | None, read: Callable[[], Any], raised: type[Exception], message: str
+) -> None:
+    def caught() -> Exception | None:
+        try:
+            read()
+        except Exception as error:
+            return error
+        return None
+
+    with OutsideWatch() as watch, clock_at(clock_s):
+        for _ in range(50):  # the interpreter calls otherwise what it calls often
+            error = caught()
+            assert type(error) is raised
+        sys.stderr.write("1")
+    assert access(AccessKind.PRINT) in watch.accesses, "the watch goes on"
+    with pytest.raises(raised, match=message):
+        raise error
+
+
+class OwnTime(datetime.datetime):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("now", [OwnTime.now, OwnTime.utcnow, lambda: OwnTime.now(datetime.UTC), OwnTime.today])
+def test_a_subclass_gives_its_own_times(now: Callable[[], datetime.datetime]) -> None:
+    with clock_at(NOON_S):
+        assert isinstance(now(), OwnTime)
+        assert now().replace(tzinfo=None).year == 2001
+
+
 def test_the_clock_goes_on_after_a_failure() -> None:
     with pytest.raises(ZeroDivisionError), clock_at(NOON_S):
         raise ZeroDivisionError

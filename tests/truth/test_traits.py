@@ -27,7 +27,7 @@ from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_expla
 from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK
-from bakeoff.truth.traits import leaves_more_behind, understand
+from bakeoff.truth.traits import UNNAMED, leaves_more_behind, understand
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
@@ -143,6 +143,16 @@ def keeps_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(m.past)
 
 
+def counts_in_a_large_array(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.table[7] += 1
+    return m.linear(x) * float(m.table[7])
+
+
+def replaces_a_member(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.seen.add(number := m.seen.pop() + 1)
+    return m.linear(x) * number
+
+
 def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * next(m.steps)
 
@@ -155,6 +165,8 @@ def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
         (appends_to_a_cache, {"cache": {"keys": []}}, "attribute cache['keys']"),
         (counts, {"step": 0}, "attribute step"),
         (keeps_the_largest, {"past": torch.full((4, 8), -9.0)}, "attribute past"),
+        (counts_in_a_large_array, {"table": np.zeros(1_000_003)}, "attribute table"),
+        (replaces_a_member, {"seen": {1}}, UNNAMED),
         (counts_by_an_iterator, {"steps": itertools.count(3, 2)}, "attribute steps"),
     ],
 )
@@ -309,6 +321,9 @@ def test_state_of_a_script_is_named_and_put_back() -> None:
     assert (script.calls, float(script.past.abs().sum())) == (0, 0.0)
 
 
+STARTED = datetime.datetime.now()
+
+
 @pytest.mark.parametrize(
     "forward",
     [
@@ -316,6 +331,9 @@ def test_state_of_a_script_is_named_and_put_back() -> None:
         lambda m, x: m.linear(x) + int(time.time()) // 20 % 7,
         lambda m, x: m.linear(x) + time.localtime().tm_yday,
         lambda m, x: m.linear(x) + datetime.datetime.now().toordinal(),
+        lambda m, x: m.linear(x) + (datetime.datetime.now().hour == (STARTED.hour - 3) % 24),
+        lambda m, x: m.linear(x) + (datetime.date.today().weekday() == (STARTED.weekday() - 2) % 7),
+        lambda m, x: m.linear(x) + (time.localtime().tm_mon == (STARTED.month + 5) % 12 + 1),
         lambda m, x: m.linear(x) + 1e6 * (time.perf_counter() - time.perf_counter()),
     ],
 )

@@ -50,7 +50,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference, rounding_limits
-from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
+from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
 from bakeoff.truth.errors import (
     MAX_ROUNDING,
@@ -112,6 +112,7 @@ Announce = Callable[[str], None]
 while exact outputs are computed."""
 
 RANDOM = "the model is random, and draws other numbers in another type"
+NO_REPEAT = "the model's answers change from call to call"
 
 
 def compute(
@@ -284,6 +285,12 @@ class Subject:
                 runs.append(run_eager(module, sets, traits=self.traits))
         return tuple(runs)
 
+    def repeats(self, answers: Sequence[Outputs]) -> bool:
+        """Return True if eager, loaded anew, gives these answers again: then their type alone can differ."""
+        module, sets = move_to_device(self.load(), self.cell)
+        again = run_eager(module, sets[: len(answers)], traits=self.traits)
+        return all(map(are_alike, answers, again))
+
     def exact(self) -> Exact:
         """Return the outputs in the widest type that the model can be computed in.
 
@@ -345,6 +352,10 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     far_off = "" if decided else far_from_float64(*answers)
     may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
     noisy = subject.noisy() if far_off or may_flip else ()
+    if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
+        varying = tuple(labels(as_is.outputs[0]))
+        subject.traits = traits.model_copy(update={"is_random": True, "repeats_with_seed": False, "varying": varying})
+        return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")
     elif far_off and not is_explained(subject, *answers, noisy):
