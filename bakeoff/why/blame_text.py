@@ -40,8 +40,8 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
     worst = worst_trials(blame)
     more = len(blame.trials) - len(worst)
-    nearer = "" if blame.looks_for_failure else ", which are nearer to their limits"
-    tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{nearer}: --out FILE has all."
+    smaller = "" if blame.looks_for_failure else ", with a smaller error / limit"
+    tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{smaller}: --out FILE has all."
     return [
         *map(Text, sentences(blame, script)),
         *([Picture(quote(link), f"How the error of {blame.label} grows along the model")] if link else []),
@@ -63,6 +63,8 @@ def sentences(blame: Blame, script: Path | None = None) -> list[str]:
 def conclusion(blame: Blame) -> str:
     whole = blame.trials[0]
     if blame.found is Found.NOTHING:
+        if blame.model_fails:
+            return f"{blame.label}: the model itself fails, so that no backend is to blame: {one_line(whole.failure)}"
         if blame.looks_for_failure:
             return f"{blame.label}: the whole model builds and runs now, so that nothing can be blamed."
         return f"{blame.label}: {figures(whole)}. No part is to blame."
@@ -141,7 +143,8 @@ def growth_sentence(blame: Blame) -> str:
 def script_sentence(blame: Blame, file: Path | None) -> str:
     script = blame.script
     if blame.found is Found.NOTHING or not blame.looks_for_failure:
-        why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
+        nothing = "the model itself fails" if blame.model_fails else "nothing fails"
+        why = nothing if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
         return f"{file} was not written: {why}." if file else ""
     if script is None:
         why = "No script can be written of it: torch.export does not take it, or no script does what this backend does."

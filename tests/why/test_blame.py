@@ -27,6 +27,7 @@ from bakeoff.records.schema import Cell, Status
 from bakeoff.reports import markdown
 from bakeoff.truth import rounding_limits
 from bakeoff.why.blame_text import (
+    MAX_ROWS,
     blocks_of,
     conclusion,
     figure,
@@ -232,6 +233,18 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
     assert script_sentence(failed, file).endswith(f"It is in {file}.")
 
 
+def test_a_model_that_fails_in_eager_is_to_blame_itself(tmp_path: Path) -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.zeros(7, 7)
+
+    blame = searched(Wrong(), "eager", tmp_path, looks_for_failure=True)
+    assert blame.model_fails and not blame.builds
+    assert conclusion(blame).startswith("eager: the model itself fails, so that no backend is to blame: eager: Runtime")
+    assert script_sentence(blame, Path("s.py")) == "s.py was not written: the model itself fails."
+    assert not searched(nn.Linear(32, 32), "eager", tmp_path, looks_for_failure=True).model_fails
+
+
 def test_a_cell_that_was_refused_before_it_was_built_is_not_searched() -> None:
     cell = Cell(model="mlp", backend="onnx", precision=Precision.FP16)
     reason = why_not_blamed(samples.failed(cell, Status.UNSUPPORTED, "no fp16 kernels"))
@@ -415,3 +428,12 @@ def test_operators_of_one_name_have_their_line_in_the_table() -> None:
     casts = [Trial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
     table = printed(blocks_of(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]), Path()), is_terminal=False)
     assert all(f"norm: aten.to.dtype ({line})" in table for line in lines)
+
+
+def test_a_terminal_says_which_parts_it_leaves_out() -> None:
+    """Those are further below their limits, where nothing is beyond."""
+    parts = [Trial(name=f"part{place}", kind="Net", error=place / 100, limit=1.0) for place in range(1, MAX_ROWS + 2)]
+    blame = blamed(found=Found.NOTHING, trials=[Trial(name="", kind="Net", error=0.01, limit=1.0), *parts])
+    page = printed(blocks_of(blame, Path()), is_terminal=True)
+    assert "part1 " not in page and "part13" in page
+    assert "2 more parts were tried, with a smaller error / limit: --out FILE has all." in page
