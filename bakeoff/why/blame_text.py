@@ -19,7 +19,7 @@ from bakeoff.why.explanation_text import THE_MODEL
 from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
-"""Whether an error grows evenly is said of so many modules or more."""
+"""Whether one module has most of the error is said of so many modules or more."""
 
 REFERENCE = (
     "Errors are relative to each part in float64, with casts to narrower types widened. The run's own check has "
@@ -116,7 +116,7 @@ def figures(trial: Trial) -> str:
 
 
 def growth_sentence(blame: Blame) -> str:
-    """Say whether the error grows evenly along the model or comes from one module, or nothing if it is not known.
+    """Say whether most of the error comes from one module, or nothing if it is not known.
 
     Of fewer modules than MIN_POINTS nothing is said, as one of them always has a large share.
     """
@@ -130,14 +130,14 @@ def growth_sentence(blame: Blame) -> str:
     if first and last and first is not last:
         path = f": {error(first.accumulated)} after {first.name}, {error(last.accumulated)} after {last.name}"
     if broken := next((end for end in ends if not math.isfinite(end.accumulated or 0.0)), None):
-        return f"The error does not grow evenly{path}. It is not finite from {broken.name} on."
+        return f"The error is not finite from {broken.name} on{path}."
     count = len([point for point in blame.growth if point.local is not None])
     if count < MIN_POINTS:
         return ""
     is_even = share < EVEN_SHARE
-    grows = f"The error {'grows' if is_even else 'does not grow'} evenly{path}. " if path else ""
+    where = f"{'No module' if is_even else point.name} has most of the error{path}. " if path else ""
     most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"
-    return f"{grows}{most}{', the largest share' if is_even else ''}."
+    return f"{where}{most}{', the largest share' if is_even else ''}."
 
 
 def script_sentence(blame: Blame, file: Path | None) -> str:

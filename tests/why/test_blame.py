@@ -130,7 +130,7 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     blame = searched(Net(rounds=False), backend, tmp_path)
     assert blame.found is Found.NOTHING and blame.place is None and blame.builds == 3
     assert "No part is to blame" in conclusion(blame)
-    assert growth_sentence(blame).startswith("The error grows evenly: ")
+    assert growth_sentence(blame).startswith("No module has most of the error: ")
     assert "layers.7" in (figure(blame) or "")
 
 
@@ -138,12 +138,13 @@ def grown(*errors: tuple[str, float | None, float | None]) -> Blame:
     return blamed(growth=[GrowthPoint(name=name, kind="Linear", local=a, accumulated=b) for name, a, b in errors])
 
 
-def test_an_error_that_leaves_the_finite_numbers_does_not_grow_evenly() -> None:
+def test_an_error_that_leaves_the_finite_numbers_is_named_where_it_does() -> None:
     """The module whose own code overflows may have no local error, and the small ones of the others are even."""
     even = [(name, 1e-4, 1e-4) for name in "abcd"]
-    assert growth_sentence(grown(*even)).startswith("The error grows evenly: ")
+    assert growth_sentence(grown(*even)).startswith("No module has most of the error: ")
+    assert growth_sentence(grown(*even, ("e", 1e-2, 1e-2))).startswith("e has most of the error: 1.0e-04 after a, ")
     assert growth_sentence(grown(*even, ("e", None, float("nan")))) == (
-        "The error does not grow evenly: 1.0e-04 after a, nan after e. It is not finite from e on."
+        "The error is not finite from e on: 1.0e-04 after a, nan after e."
     )
 
 
