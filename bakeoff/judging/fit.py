@@ -113,8 +113,8 @@ class Fit:
         value is that of calls that did not wait.
         """
         ratio = self._ratio(fast, slow)
-        if fast == slow:
-            return ratio
+        if fast == slow:  # what processes differ by is no part of it
+            return ratio.model_copy(update={"ci95": ratio.ci95 and Interval(low=ratio.value, high=ratio.value)})
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
