@@ -112,6 +112,7 @@ DOUBTS: list[Doubt] = [
     PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
     PartlyElsewhere("onnx", Extent.PARTIAL, ()),
     ProcessSpread({"onnx": 0.08}),
+    ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
     ThroughputContradicted({"onnx": 0.08}),
     TwoSpeeds({"onnx": 2.131}),
     FreshMemory({"eager": 7526.2}),
