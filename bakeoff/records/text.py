@@ -39,8 +39,8 @@ def counted(number: float, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return `12 %`."""
-    return f"{100 * share:.0f} %"
+    """Return `12 %`, and `<1 %` for what would round to nothing."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:

@@ -113,7 +113,7 @@ DOUBTS: list[Doubt] = [
     PartlyElsewhere("onnx", Extent.PARTIAL, ()),
     ProcessSpread({"onnx": 0.08}),
     ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
-    ThroughputContradicted({"onnx": 0.08}),
+    ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
     TwoSpeeds({"onnx": 2.131}),
     FreshMemory({"eager": 7526.2}),
     ClockFell(0.12, lowest_mhz=1200, reasons=("power cap",), temperature_c=None),
