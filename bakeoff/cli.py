@@ -748,7 +748,7 @@ def blame_cell(
 ) -> int:
     """Say where a cell loses precision, or what of the model fails: the smallest part that does so alone.
 
-    Exit status 1 if a part is named; with --keep-fp32, if no set of modules holds the tolerance.
+    Exit status 1 if a part is named or the model itself fails; with --keep-fp32, if no set holds the tolerance.
     """
     from bakeoff.reports import markdown
     from bakeoff.why import blame_text as shown
@@ -778,7 +778,7 @@ def blame_cell(
         blame = blame.model_copy(update={"figure": str(path)})
     blocks = shown.blocks_of(blame, out.parent if out else run, script)
     write(out, lambda: markdown.render(blocks))
-    exit_status = 0 if blame.found is Found.NOTHING else 1
+    exit_status = 0 if blame.found is Found.NOTHING and not blame.model_fails else 1
     if as_json:
         if script and not blame.script:
             say(shown.script_sentence(blame, script), stderr)

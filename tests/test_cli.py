@@ -233,7 +233,7 @@ def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line
     assert (contest["outcome"], contest["winner"]) == ("nothing ranked", None)
     assert set(contest["without_numbers"]) == {"eager", "null/double"}
     for reason in contest["without_numbers"].values():
-        assert re.fullmatch(r"not reached: --budget left no time to start it; about \d+ s more would do for .*", reason)
+        assert re.fullmatch(r"not reached: --budget left no time; about \d+ s more would do for .*", reason)
     assert "--budget 0.1s: no time was left for eager and null/double" in err
     assert len(err.splitlines()) < 60
 

@@ -4,6 +4,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Self
 
 import numpy as np
@@ -267,22 +268,40 @@ MAX_PROCESS_SPREAD = 0.05
 
 
 class ProcessSpread(OfValues):
-    """Equal processes of these cells differ: slowest process / fastest process - 1."""
+    """Equal processes of these cells differ: slowest process / fastest process - 1.
+
+    `widened` are cells of one process whose intervals are wide by this alone: how many times to either side.
+    """
+
+    widened: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (*self.values, *self.widened)
 
     @classmethod
     def find(cls, evidence: Evidence) -> list[Self]:
-        return cls.of(
-            {
-                record.cell.label: spread
-                for record in evidence.ranking.ranked
-                if record.latency and (spread := record.latency.process_spread or 0.0) > MAX_PROCESS_SPREAD
-            }
-        )
+        spreads = {
+            record.cell.label: spread
+            for record in evidence.ranking.ranked
+            if record.latency and (spread := record.latency.process_spread or 0.0) > MAX_PROCESS_SPREAD
+        }
+        fit = evidence.ranking.fit
+        factors = {label: fit.factor_of_other_processes(label) for label in evidence.ranking.labels}
+        widened = {label: factor for label, factor in factors.items() if factor**2 > MAX_INTERVAL_RATIO}
+        return [cls(spreads, widened)] if spreads else []
 
     def say(self) -> str:
-        return (
+        said = (
             f"processes of the same cell differ, the slowest from the fastest by: {percentages(self.values)}. The "
             "intervals contain this, and more --processes narrow them"
+        )
+        if not self.widened:
+            return said
+        factor = f"{max(self.widened.values()):.3g}"
+        return (
+            f"{said}. Of {listed(list(self.widened))} a single process ran, which may be as far off: the latency's "
+            f"interval reaches to {factor} times as long and as short"
         )
 
 

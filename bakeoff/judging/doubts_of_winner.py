@@ -266,7 +266,7 @@ class NarrowLead(Doubt):
     def say(self) -> str:
         if self.best in (ORIGINAL, WITH_WINNERS):
             return WHOLE_PIPELINE
-        on = "`resume`, or " if self.stop is Stop.INTERRUPTED and not self.is_live else ""
+        on = "bakeoff resume, or " if self.stop is Stop.INTERRUPTED and not self.is_live else ""
         measured = "a single process" if self.processes == 1 else f"{self.processes} processes"
         return (
             f"{self.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes can "

@@ -97,6 +97,11 @@ class Fit:
         own_ms = math.exp(level)
         return interval and Interval(low=min(interval.low, own_ms), high=max(interval.high, own_ms))
 
+    def factor_of_other_processes(self, label: str) -> float:
+        """Return how many times longer or shorter a cell of one process may take, as far as other cells' differ."""
+        half = _half_width_of_one(self.process_logs.values()) if len(self.process_logs[label]) == 1 else None
+        return math.exp(half or 0.0)
+
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
@@ -113,8 +118,8 @@ class Fit:
         value is that of calls that did not wait.
         """
         ratio = self._ratio(fast, slow)
-        if fast == slow:
-            return ratio
+        if fast == slow:  # what processes differ by is no part of it
+            return ratio.model_copy(update={"ci95": ratio.ci95 and Interval(low=ratio.value, high=ratio.value)})
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
@@ -237,12 +242,19 @@ class Fit:
 
         `groups` hold logarithms, one for each process. Their mean variance stands for the one that is not known.
         """
-        repeated = [group for group in groups if len(group) > 1]
-        if interval is None or not repeated:
+        half = _half_width_of_one(groups)
+        if interval is None or half is None:
             return interval
-        deviation = math.sqrt(float(np.mean([np.var(group, ddof=1) for group in repeated])))
-        half = student_quantile(0.95, max(map(len, repeated)) - 1) * deviation
         return Interval(low=min(interval.low, value * math.exp(-half)), high=max(interval.high, value * math.exp(half)))
+
+
+def _half_width_of_one(groups: Iterable[Sequence[float]]) -> float | None:
+    """Return how far a single process may be off, by the mean variance of groups of logarithms; None without any."""
+    repeated = [group for group in groups if len(group) > 1]
+    if not repeated:
+        return None
+    deviation = math.sqrt(float(np.mean([np.var(group, ddof=1) for group in repeated])))
+    return student_quantile(0.95, max(map(len, repeated)) - 1) * deviation
 
 
 def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]], disturbed: float) -> float | None:

@@ -39,8 +39,8 @@ def counted(number: float, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return `12 %`."""
-    return f"{100 * share:.0f} %"
+    """Return `12 %`, and `<1 %` for what would round to nothing."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:
@@ -50,8 +50,8 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 
 def to_go_on(is_live: bool, what: str = "on, and unfinished processes anew") -> str:
     """Say what measures the rest of a run that was cut short. A live model was gone when its run had ended."""
-    again = "Call `compare` again. Without `fresh`, it uses the builds that are kept"
-    return again if is_live else f"`resume` measures {what}"
+    again = "Call compare again. Without fresh=True, it uses the builds that are kept"
+    return again if is_live else f"bakeoff resume measures {what}"
 
 
 def first(names: Sequence[str]) -> list[str]:

@@ -278,7 +278,7 @@ def method(comparison: Comparison) -> list[str]:
     limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
     of_metrics = (
         "A cell is worse, and a regression, if the whole 95 % interval of a metric's change is worse, sample by "
-        f"sample. A metric without an interval must be worse by over {limit} of its value. Where neither `evaluate` "
+        f"sample. A metric without an interval must be worse by over {limit} of its value. Where neither evaluate "
         "nor --require says whether higher is better, nothing is worse."
     )
     return [

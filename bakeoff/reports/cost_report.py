@@ -88,13 +88,16 @@ def table(contest: ContestJudgement) -> Table[Any] | None:
 def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
     legs = contest.costs.legs(start, contest.contenders)
     first, *others = legs
+    timed = {line.label for line in contest.costs.lines(start)}
+    untimed = [label for label in contest.contenders if label not in timed]
+    left_out = f" No {start} start of {listed(untimed)} was timed." if untimed else ""
     if not others:
         many = f"however many calls (up to {HORIZON[-1]:,})"
-        return f"From a {start} start {first.line.label} costs least, {many}{doubt_of(first)}."
+        return f"From a {start} start {first.line.label} costs least, {many}{doubt_of(first)}.{left_out}"
     last_call = others[0].first_call - 1
     until = "for a single call" if last_call == 1 else f"up to call {last_call:,}"
     further = ", then ".join(f"{leg.line.label} {_from_when(leg)}{doubt_of(leg)}" for leg in others)
-    return f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}, then {further}."
+    return f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}, then {further}.{left_out}"
 
 
 def _from_when(leg: Leg) -> str:

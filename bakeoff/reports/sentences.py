@@ -3,7 +3,7 @@
 Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal does that.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.compare import CellChange, ReasonKind
@@ -13,6 +13,7 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
+from bakeoff.records.failure import NO_BUDGET_LEFT
 from bakeoff.records.schema import SETTLE, Cell, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
@@ -169,7 +170,8 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
         for contest in judgement.contests
         if contest.answer.open_labels
     ]
-    parts = [f"more time would settle {', '.join(left)}"] if left else []
+    is_whole = judgement.report.complete  # or else it was not the budget that ended the run
+    parts = [f"more time would settle {', '.join(left)}"] if left and is_whole else []
     fewest = judgement.report.request.get("processes")
     fewest = fewest if isinstance(fewest, int) else FEWEST_PROCESSES
     hasty = [
@@ -177,9 +179,9 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
         for contest in judgement.contests
         if contest.fastest.runner_up and len(contest.ranked[0].record.processes) < fewest
     ]
-    if hasty:
+    if hasty and is_whole:
         parts.append(f"the cells of {', '.join(hasty)} were measured in fewer than {fewest} processes each")
-    if labels := not_reached(judgement):
+    if labels := _labels(judgement, _had_no_time):
         parts.append(f"no time was left for {listed(first(labels))}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
 
@@ -189,13 +191,23 @@ def not_reached(judgement: Judgement) -> list[str]:
 
     Where there are several contests, that of a cell stands beside its label.
     """
+    return _labels(judgement, lambda record: record.status is Status.NOT_REACHED)
+
+
+def _had_no_time(record: Record) -> bool:
+    """Return True if the budget was over before the cell began, or before it had numbers."""
+    began = record.status.is_failure and record.failure is not None and record.failure.kind == NO_BUDGET_LEFT
+    return began or (record.status is Status.NOT_REACHED and record.reason.startswith("--budget"))
+
+
+def _labels(judgement: Judgement, is_meant: Callable[[Record], bool]) -> list[str]:
     contests = judgement.contests
     beside = [f" ({name})" if len(contests) > 1 else "" for name in names(contests)]
     return [
         f"{cell.label}{contest_name}"
         for contest, contest_name in zip(contests, beside, strict=True)
         for cell in contest.cells
-        if cell.record.status is Status.NOT_REACHED
+        if is_meant(cell.record)
     ]
 
 

@@ -19,7 +19,7 @@ from bakeoff.why.explanation_text import THE_MODEL
 from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, Trial, Variant, largest_local
 
 MIN_POINTS = 4
-"""Whether an error grows evenly is said of so many modules or more."""
+"""Whether one module has most of the error is said of so many modules or more."""
 
 REFERENCE = (
     "Errors are relative to each part in float64, with casts to narrower types widened. The run's own check has "
@@ -40,8 +40,8 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
     worst = worst_trials(blame)
     more = len(blame.trials) - len(worst)
-    nearer = "" if blame.looks_for_failure else ", which are nearer to their limits"
-    tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{nearer}: --out FILE has all."
+    smaller = "" if blame.looks_for_failure else ", with a smaller error / limit"
+    tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{smaller}: --out FILE has all."
     return [
         *map(Text, sentences(blame, script)),
         *([Picture(quote(link), f"How the error of {blame.label} grows along the model")] if link else []),
@@ -63,6 +63,8 @@ def sentences(blame: Blame, script: Path | None = None) -> list[str]:
 def conclusion(blame: Blame) -> str:
     whole = blame.trials[0]
     if blame.found is Found.NOTHING:
+        if blame.model_fails:
+            return f"{blame.label}: the model itself fails, so that no backend is to blame: {one_line(whole.failure)}"
         if blame.looks_for_failure:
             return f"{blame.label}: the whole model builds and runs now, so that nothing can be blamed."
         return f"{blame.label}: {figures(whole)}. No part is to blame."
@@ -114,7 +116,7 @@ def figures(trial: Trial) -> str:
 
 
 def growth_sentence(blame: Blame) -> str:
-    """Say whether the error grows evenly along the model or comes from one module, or nothing if it is not known.
+    """Say whether most of the error comes from one module, or nothing if it is not known.
 
     Of fewer modules than MIN_POINTS nothing is said, as one of them always has a large share.
     """
@@ -128,20 +130,21 @@ def growth_sentence(blame: Blame) -> str:
     if first and last and first is not last:
         path = f": {error(first.accumulated)} after {first.name}, {error(last.accumulated)} after {last.name}"
     if broken := next((end for end in ends if not math.isfinite(end.accumulated or 0.0)), None):
-        return f"The error does not grow evenly{path}. It is not finite from {broken.name} on."
+        return f"The error is not finite from {broken.name} on{path}."
     count = len([point for point in blame.growth if point.local is not None])
     if count < MIN_POINTS:
         return ""
     is_even = share < EVEN_SHARE
-    grows = f"The error {'grows' if is_even else 'does not grow'} evenly{path}. " if path else ""
+    where = f"{'No module' if is_even else point.name} has most of the error{path}. " if path else ""
     most = f"Of the squared errors of {count} modules, each called alone, {point.name} has {percent(share)} %"
-    return f"{grows}{most}{', the largest share' if is_even else ''}."
+    return f"{where}{most}{', the largest share' if is_even else ''}."
 
 
 def script_sentence(blame: Blame, file: Path | None) -> str:
     script = blame.script
     if blame.found is Found.NOTHING or not blame.looks_for_failure:
-        why = "nothing fails" if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
+        nothing = "the model itself fails" if blame.model_fails else "nothing fails"
+        why = nothing if blame.found is Found.NOTHING else "the part runs, and only what fails has a script"
         return f"{file} was not written: {why}." if file else ""
     if script is None:
         why = "No script can be written of it: torch.export does not take it, or no script does what this backend does."

@@ -126,6 +126,11 @@ class Blame(Frozen):
     script: Script | None = None
 
     @property
+    def model_fails(self) -> bool:
+        """Return True if the whole model fails in eager, too, so that no part of it can be tried."""
+        return self.found is Found.NOTHING and bool(self.trials) and bool(self.trials[0].failure)
+
+    @property
     def repeated(self) -> list[str]:
         """Return the parts beyond their limits that neither hold a named place nor are inside of one.
 

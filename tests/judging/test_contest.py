@@ -392,6 +392,17 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
     assert doubt(judge_contest(records), ProcessSpread).values == {"onnx": pytest.approx(0.08)}
+    assert doubt(judge_contest(records), ProcessSpread).widened == {}
+
+
+def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval() -> None:
+    records = [lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])]
+    contest = judge_contest(records)
+    latency = contest.cells[0].latency
+    (label, factor), *others = doubt(contest, ProcessSpread).widened.items()
+    assert label == "onnx" and not others
+    assert latency is not None and latency.median_ci95_ms is not None
+    assert latency.median_ci95_ms.high == pytest.approx(factor * latency.median_ms, rel=1e-3)
 
 
 def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None:

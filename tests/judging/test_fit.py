@@ -57,6 +57,9 @@ def test_a_cell_over_itself_is_one() -> None:
     assert ratio.value == 1.0
     assert ratio.ci95 is not None
     assert (ratio.ci95.low, ratio.ci95.high) == (1.0, 1.0)
+    apart = {"eager": steady([1.0, 1.5, 1.0]), "onnx": steady([0.7, 0.7, 0.7])}  # their processes differ
+    own = fit_of({**apart, "late": steady([2.0])}).ratio("late", "late")
+    assert own.value == 1.0 and own.ci95 == Interval(low=1.0, high=1.0)
 
 
 @given(st.lists(st.floats(0.5, 20), min_size=6, max_size=20))

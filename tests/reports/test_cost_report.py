@@ -68,6 +68,8 @@ def test_a_cell_that_is_always_the_cheapest_is_named_alone() -> None:
     made = [ok(cell("eager"), over_processes(1.0)), ok(cell("onnx"), over_processes(2.0, seed=1), build_s=2.0)]
     sentence = cost_report.sentences(view(made))[0]
     assert sentence == "From a cold start eager costs least, however many calls (up to 10,000,000)."
+    untimed = made[1].model_copy(update={"phases": []})
+    assert cost_report.sentences(view([made[0], untimed]))[0] == f"{sentence} No cold start of onnx was timed."
 
 
 def test_a_lead_from_building_and_first_call_alone_is_not_called_sure() -> None:

@@ -58,7 +58,7 @@ def test_a_run_that_is_cut_short_is_resumed_and_one_that_decides_nothing_gets_mo
     contest = judged(undecided, complete=False).contests[0]
     (doubt,) = doubt_sentences.doubts_with(Effect.WINNER, contest)
     assert doubt == (
-        "the run was interrupted before it was decided how eager compares with onnx. `resume` measures on, and "
+        "the run was interrupted before it was decided how eager compares with onnx. bakeoff resume measures on, and "
         "unfinished processes anew"
     ), "with as many processes as were asked for"
     command = "bakeoff --model conv --json --quiet --junit=j.xml --summary s.md --out results/x"
@@ -93,7 +93,7 @@ def test_commands_that_measure_begin_with_the_variables_of_the_run() -> None:
 
 
 def test_resume_measures_what_had_no_time_or_no_disk_and_nobody_what_cannot_run() -> None:
-    missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time to start it")
+    missed = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time")
     assert ["bakeoff resume run"] in first_screen(judged([once(1.0, "eager"), missed]), "run").commands.values()
     full = Failure(kind="OSError", text="[Errno 28]")
     for failure, resumes in ((full, False), (full.on_full_disk, True)):

@@ -59,7 +59,7 @@ def test_one_process_of_each_is_told_as_the_reason_why_nothing_is_decided() -> N
     assert said.startswith("Under load onnx or eager, 4,0")
     assert said.endswith(", undecided, as one process of each does not decide.")
     said = load_report.sentences(judge(report(made, complete=False)).contests[0])[0]
-    why = "(the run was interrupted. `resume` measures on, and unfinished processes anew)."
+    why = "(the run was interrupted. bakeoff resume measures on, and unfinished processes anew)."
     assert said.endswith(f", undecided {why}")
 
 

@@ -5,6 +5,7 @@ import pytest
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.judgement import judge
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, LeftEarly, Phase, Record, Status, Throughput
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
@@ -286,13 +287,18 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     records = [
         ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),
         ok(cell("onnx"), over_processes(0.95, (1.0, 0.99, 1.02))),
-        failed(cell("inductor"), Status.NOT_REACHED, "--budget left no time to start it"),
+        failed(cell("inductor"), Status.NOT_REACHED, "--budget left no time"),
+        failed(cell("openvino"), Status.TIMEOUT, "", failure=Failure(kind=NO_BUDGET_LEFT, text="not done")),
+        failed(cell("tvm"), Status.TIMEOUT, "", failure=Failure(kind="time limit", text="raise --time-limit")),
     ]
     said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"})))
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
-    assert said.endswith("; no time was left for inductor")
+    assert said.endswith("; no time was left for openvino and inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
     assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}))) == (
         "--budget 60s: the cells of conv on cpu, fp32 were measured in fewer than 3 processes each"
     )
+    stopped = [*hasty, failed(cell("inductor"), Status.NOT_REACHED, "the run was interrupted")]
+    interrupted = report(stopped, complete=False, request={"budget": "60s"})
+    assert sentences.what_more_time_would_settle(judge(interrupted)) == ""

@@ -71,7 +71,10 @@ def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("model", "told"),
-    [("conv", "`resume` measures"), ("live:Net", "Call `compare` again. Without `fresh`, it uses the builds that are")],
+    [
+        ("conv", "bakeoff resume measures"),
+        ("live:Net", "Call compare again. Without fresh=True, it uses the builds that are"),
+    ],
 )
 def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model: str, told: str) -> None:
     eager, onnx, missing = (cell(backend).model_copy(update={"model": model}) for backend in BACKENDS)
@@ -88,8 +91,8 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
 @pytest.mark.parametrize(
     ("is_complete", "asked", "processes", "told"),
     [
-        (False, {}, 3, "`resume` measures on, and unfinished processes anew"),
-        (False, {"budget": "60 s"}, 3, "`resume` measures on, and unfinished processes anew"),
+        (False, {}, 3, "bakeoff resume measures on, and unfinished processes anew"),
+        (False, {"budget": "60 s"}, 3, "bakeoff resume measures on, and unfinished processes anew"),
         (True, {"budget": "60 s"}, 3, "Raise --budget, or use a quieter machine"),
         (True, {"budget": "60 s", "processes": 2}, 2, "Raise --processes over 2, or use a quieter machine"),
         (True, {}, 20, "Raise --processes over 20, or use a quieter machine"),

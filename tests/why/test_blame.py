@@ -27,6 +27,7 @@ from bakeoff.records.schema import Cell, Status
 from bakeoff.reports import markdown
 from bakeoff.truth import rounding_limits
 from bakeoff.why.blame_text import (
+    MAX_ROWS,
     blocks_of,
     conclusion,
     figure,
@@ -129,7 +130,7 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     blame = searched(Net(rounds=False), backend, tmp_path)
     assert blame.found is Found.NOTHING and blame.place is None and blame.builds == 3
     assert "No part is to blame" in conclusion(blame)
-    assert growth_sentence(blame).startswith("The error grows evenly: ")
+    assert growth_sentence(blame).startswith("No module has most of the error: ")
     assert "layers.7" in (figure(blame) or "")
 
 
@@ -137,12 +138,13 @@ def grown(*errors: tuple[str, float | None, float | None]) -> Blame:
     return blamed(growth=[GrowthPoint(name=name, kind="Linear", local=a, accumulated=b) for name, a, b in errors])
 
 
-def test_an_error_that_leaves_the_finite_numbers_does_not_grow_evenly() -> None:
+def test_an_error_that_leaves_the_finite_numbers_is_named_where_it_does() -> None:
     """The module whose own code overflows may have no local error, and the small ones of the others are even."""
     even = [(name, 1e-4, 1e-4) for name in "abcd"]
-    assert growth_sentence(grown(*even)).startswith("The error grows evenly: ")
+    assert growth_sentence(grown(*even)).startswith("No module has most of the error: ")
+    assert growth_sentence(grown(*even, ("e", 1e-2, 1e-2))).startswith("e has most of the error: 1.0e-04 after a, ")
     assert growth_sentence(grown(*even, ("e", None, float("nan")))) == (
-        "The error does not grow evenly: 1.0e-04 after a, nan after e. It is not finite from e on."
+        "The error is not finite from e on: 1.0e-04 after a, nan after e."
     )
 
 
@@ -230,6 +232,18 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
     failed = blamed(looks_for_failure=True, script=Script(text="", fails_alike=True, ending=""))
     assert script_sentence(failed, None).endswith("--script FILE keeps it.")
     assert script_sentence(failed, file).endswith(f"It is in {file}.")
+
+
+def test_a_model_that_fails_in_eager_is_to_blame_itself(tmp_path: Path) -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.zeros(7, 7)
+
+    blame = searched(Wrong(), "eager", tmp_path, looks_for_failure=True)
+    assert blame.model_fails and not blame.builds
+    assert conclusion(blame).startswith("eager: the model itself fails, so that no backend is to blame: eager: Runtime")
+    assert script_sentence(blame, Path("s.py")) == "s.py was not written: the model itself fails."
+    assert not searched(nn.Linear(32, 32), "eager", tmp_path, looks_for_failure=True).model_fails
 
 
 def test_a_cell_that_was_refused_before_it_was_built_is_not_searched() -> None:
@@ -415,3 +429,12 @@ def test_operators_of_one_name_have_their_line_in_the_table() -> None:
     casts = [Trial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
     table = printed(blocks_of(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]), Path()), is_terminal=False)
     assert all(f"norm: aten.to.dtype ({line})" in table for line in lines)
+
+
+def test_a_terminal_says_which_parts_it_leaves_out() -> None:
+    """Those are further below their limits, where nothing is beyond."""
+    parts = [Trial(name=f"part{place}", kind="Net", error=place / 100, limit=1.0) for place in range(1, MAX_ROWS + 2)]
+    blame = blamed(found=Found.NOTHING, trials=[Trial(name="", kind="Net", error=0.01, limit=1.0), *parts])
+    page = printed(blocks_of(blame, Path()), is_terminal=True)
+    assert "part1 " not in page and "part13" in page
+    assert "2 more parts were tried, with a smaller error / limit: --out FILE has all." in page

@@ -66,7 +66,7 @@ FIRST_TELLS = ("accuracy", "generated", "warm_up", "placement", "memory", "preci
 """Fields of a record that its first process tells when it is ready."""
 
 
-NO_TIME = "--budget left no time to start it"
+NO_TIME = "--budget left no time"
 INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 
