@@ -178,8 +178,7 @@ def _of_file(file: str, factory: str) -> Family:
         raise UsageError(f"{file} has a class Model and what makes its inputs: write --model {file}, without {factory}")
     if factory:
         return UserModel(file, factory)
-    if Path(file).is_file():
-        _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where the file has none
+    _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where there is no file, or none in it
     raise UsageError(f"model '{file}' names a file but no factory: write {option_for(file)}")
 
 
