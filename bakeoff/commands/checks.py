@@ -13,7 +13,7 @@ from rich.text import Text
 from bakeoff.commands.run import lacks_named, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, tail_of, wrong_outputs
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
@@ -173,8 +173,13 @@ def _checked_against_reference(
         run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
         groundwork.reference(own, run, request.time_limit_s)
     except groundwork.NoReference as error:
+        failure = error.failure.model_copy(update={"log": ""})  # the file is deleted with the folder
+        log_tail = tail_of(Path(error.failure.log)) if error.failure.log else ""
         for planned in sensible:
-            yield Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)), None
+            facts = facts_of_process(failure)
+            yield Record(
+                cell=planned.cell, status=error.status, **facts, log_tail=log_tail, **common_fields(planned)
+            ), None
         return
     for planned in sensible:
         yield built_and_checked(planned, run)

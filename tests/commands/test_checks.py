@@ -50,6 +50,8 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     }
     eager, wrong = answer["checks"][1:3] if answer["checks"][0]["label"] == "tensorrt" else answer["checks"][:2]
     assert eager["relative_error"] < 1e-6 < wrong["relative_error"] and wrong["reason"]
+    failed = [check for check in answer["checks"] if check["status"] == "error"]
+    assert all(".log" not in check["reason"] and "ZeroDivisionError" in check["log_tail"] for check in failed)
     assert [reason.partition(" ")[0] for reason in answer["left_out"]] == ["problems/utils.py"]
     assert json.loads((tmp_path / "checked" / "checks.json").read_text())["finding"] == answer["finding"]
     assert "latency" not in out and "ok eager of problems/1_product.py" in err
