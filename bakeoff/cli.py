@@ -208,6 +208,8 @@ def _check_builds(request: Request, options: config.Options, as_json: bool) -> i
         return print_json(answer, status)
     say(answer.finding)
     stdout.print(checks.to_tables(answer.checks), highlight=False)
+    for sentence in answer.about_models:
+        say(f"{sentence}.")
     return status
 
 

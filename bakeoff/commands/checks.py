@@ -13,7 +13,7 @@ from rich.text import Text
 from bakeoff.commands.run import lacks_named, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, tail_of, wrong_outputs
+from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
@@ -31,6 +31,8 @@ from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.schema import Accuracy, Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed, one_line
+from bakeoff.records.traits import ModelTraits
+from bakeoff.reports.traits import about
 
 CALLS_S = 0.02
 """The seconds of calls in which a build warms up. They show that it works, not how fast it is."""
@@ -74,6 +76,7 @@ class ChecksAnswer(Frozen):
     complete: bool
     checks: list[Check]
     left_out: list[str]  # files of a pattern that hold no model, with the reason
+    about_models: list[str]  # what a model does beside computing outputs, such as drawing random numbers
 
 
 def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
@@ -142,7 +145,11 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     finding = finding_of(checks)
     if not complete:
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}: {finding}"
-    answer = ChecksAnswer(finding=finding, complete=complete, checks=checks, left_out=left_out)
+    by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
+    about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])
+    answer = ChecksAnswer(
+        finding=finding, complete=complete, checks=checks, left_out=left_out, about_models=about_models
+    )
     return answer, exit_status(records) if complete else INTERRUPTED
 
 
@@ -173,16 +180,14 @@ def _checked_against_reference(
         run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
         groundwork.reference(own, run, request.time_limit_s)
     except groundwork.NoReference as error:
-        failure = error.failure.model_copy(update={"log": ""})  # the file is deleted with the folder
-        log_tail = tail_of(Path(error.failure.log)) if error.failure.log else ""
+        facts = error.facts_without_log()
         for planned in sensible:
-            facts = facts_of_process(failure)
-            yield Record(
-                cell=planned.cell, status=error.status, **facts, log_tail=log_tail, **common_fields(planned)
-            ), None
+            yield Record(cell=planned.cell, status=error.status, **facts, **common_fields(planned)), None
         return
+    traits = store.facts(contest.id, ModelTraits)
     for planned in sensible:
-        yield built_and_checked(planned, run)
+        record, accuracy = built_and_checked(planned, run)
+        yield record.model_copy(update={"traits": traits}), accuracy
 
 
 def _check(record: Record, accuracy: Accuracy | None) -> Check:

@@ -58,6 +58,24 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
 
     status, out, _ = command_line("--model", "mlp", "--backends", "null", "--devices", "cpu", "--check-only", "--quiet")
     assert status == 0 and out.splitlines()[0] == "the only build is right"
+    assert "The model" not in out
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("return x + torch.rand_like(x)", "The model is random: two calls with the same inputs differ."),
+        ("return torch.ones(2, width)", "The model gives one answer"),
+    ],
+)
+def test_what_a_model_does_beside_its_outputs_is_told(
+    command_line: CommandLine, tmp_path: Path, body: str, sentence: str
+) -> None:
+    (tmp_path / "net.py").write_text(PROBLEM.replace("return x @ torch.ones(width, width)", body))
+    asked = ("--model", "net.py", "--backends", "eager", "--devices", "cpu", "--check-only", "--quiet")
+    _, out, _ = command_line(*asked, "--out", "checked")
+    assert sentence in out.replace("\n", " ")
+    assert json.loads((tmp_path / "checked" / "checks.json").read_text())["about_models"][0].startswith(sentence)
 
 
 def test_a_size_is_that_of_the_files_that_have_it(tmp_path: Path) -> None:
