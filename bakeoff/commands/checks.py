@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.commands.run import lacks_named, on_this_machine, resolved
+from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
@@ -76,6 +76,7 @@ class ChecksAnswer(Frozen):
     complete: bool
     checks: list[Check]
     left_out: list[str]  # files of a pattern that hold no model, with the reason
+    exit_reason: str  # why the exit status is 1 or 3; empty for any other one
     about_models: list[str]  # what a model does beside computing outputs, such as drawing random numbers
 
 
@@ -147,10 +148,16 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}: {finding}"
     by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
     about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])
+    status = exit_status(records) if complete else INTERRUPTED
     answer = ChecksAnswer(
-        finding=finding, complete=complete, checks=checks, left_out=left_out, about_models=about_models
+        finding=finding,
+        complete=complete,
+        checks=checks,
+        left_out=left_out,
+        exit_reason={1: "; ".join(_reasons(records)), 3: "nothing could be built here"}.get(status, ""),
+        about_models=about_models,
     )
-    return answer, exit_status(records) if complete else INTERRUPTED
+    return answer, status
 
 
 def _checked(contest: Contest, request: Request, launchers: Launchers) -> Iterator[Checked]:
@@ -236,8 +243,11 @@ def exit_status(records: Sequence[Record]) -> int:
     """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built."""
     if all(record.status.is_absence for record in records):
         return 3
-    failed = any(record.status.is_failure for record in records)
-    return int(failed or lacks_named(records, lambda record: record.status is Status.OK))
+    return int(bool(_reasons(records)))
+
+
+def _reasons(records: Sequence[Record]) -> list[str]:
+    return [*failures_of(records), *lacking_of(records, lambda record: record.status is Status.OK)]
 
 
 def line_of(check: Check) -> str:

@@ -35,6 +35,11 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     status, out, err = command_line(*asked, "--json", "--out", "checked")
     answer = json.loads(out)
     assert status == 1 and answer["complete"]
+    assert answer["exit_reason"] == (
+        "4 cells failed: null/wrong (incorrect), eager (error), null/wrong (error) and tensorrt (error); "
+        "tensorrt, which you named, is unavailable"
+    )
+    assert err.splitlines()[-1] == f"exit status 1: {answer['exit_reason']}"
     assert answer["finding"] == (
         "1 of 5 builds are wrong: null/wrong of problems/1_product.py (width 4) on cpu, fp32; 3 of 5 builds failed: "
         "all of problems/2_fails.py (width 4) on cpu, fp32"
