@@ -326,6 +326,15 @@ def test_the_readme_tells_machine_precision_error_and_latency() -> None:
     assert "Caution" not in text
 
 
+@pytest.mark.parametrize(("spread", "said"), [(3.521, "352 %"), (12.345, "1,234 %"), (0.046, "4.6 %"), (0.0, "0.0 %")])
+def test_the_readme_tells_how_far_processes_are_apart(spread: float, said: str) -> None:
+    record = record_of("onnx")
+    assert record.latency
+    latency = record.latency.model_copy(update={"processes": 2, "process_spread": spread})
+    record = record.model_copy(update={"latency": latency})
+    assert f", the slowest {said} over the fastest" in script_parts.facts_of(report_on(record), record)["Result"]
+
+
 def test_the_readme_cautions_where_outputs_could_not_be_compared() -> None:
     why = "the model's own answers have no finite value"
     unchecked = samples.accuracy().model_copy(update={"unchecked": why, "rmse": math.nan})
