@@ -163,9 +163,14 @@ def run(
 
         result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
-        statuses = [runs.exit_status(judge(of_part.report)) for of_part in (*result.parts.values(), result)]
-        status = max(statuses, default=0) if result.complete else INTERRUPTED
-        return print_json(result.answer, status) if as_json else status
+        judged = [judge(of_part.report) for of_part in (*result.parts.values(), result)]
+        status = max(map(runs.exit_status, judged), default=0) if result.complete else INTERRUPTED
+        reasons = dict.fromkeys(filter(None, map(runs.exit_reason, judged))) if result.complete else {}
+        reason = "; ".join(reasons)
+        if as_json:
+            print_json(result.answer.model_copy(update={"exit_reason": reason}), status)
+        runs.say_exit_reason(status, reason)
+        return status
     options = config.gather(typed, out, quiet, config_file, preset)
     request = options.to_request()
     config.require_names(request)
@@ -192,6 +197,7 @@ def run(
 
 def _check_builds(request: Request, options: config.Options, as_json: bool) -> int:
     from bakeoff.commands import checks
+    from bakeoff.commands.run import say_exit_reason
 
     console = console_for(as_json)
 
@@ -205,9 +211,13 @@ def _check_builds(request: Request, options: config.Options, as_json: bool) -> i
     for reason in answer.left_out:
         say(reason, console)
     if as_json:
-        return print_json(answer, status)
-    say(answer.finding)
-    stdout.print(checks.to_tables(answer.checks), highlight=False)
+        print_json(answer, status)
+    else:
+        say(answer.finding)
+        stdout.print(checks.to_tables(answer.checks), highlight=False)
+        for sentence in answer.about_models:
+            say(f"{sentence}.")
+    say_exit_reason(status, answer.exit_reason)
     return status
 
 

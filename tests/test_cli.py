@@ -58,7 +58,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
     ("arguments", "said"),
     [
         (["--model", "cnv"], "unknown model 'cnv': did you mean 'conv'?"),
-        (["--model", "mine.py"], "write --model mine.py:factory"),
+        (["--model", "mine.py"], "no file mine.py: a model of your own is path/to/file.py:FACTORY"),
         (["--model", "mine.py:factory"], "mine.py"),
         (["--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'?"),
         (["--task", "training"], "--task takes inference, forward_backward, train_step"),
@@ -315,12 +315,14 @@ def out_of(run: str) -> str:
 def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
     assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))) == 1
     assert runs.exit_status(judge(report([failed(cell("null"), status, "scripted")]))) == 3, "nothing was measured"
+    some = judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))
+    assert runs.exit_reason(some) == f"1 cell failed: null ({status})"
 
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
-    status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
-    assert status == 1, "no cell meets it"
+    status, out, err = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
+    assert status == 1 and err.splitlines()[-1] == "exit status 1: no cell of a contest meets --require"
     report = report_file.read(Path("run"))
     assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")
     assert report.verdicts[0].standings == []
@@ -338,7 +340,9 @@ def test_a_backend_that_all_stands_for_may_be_missing() -> None:
     absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
     assert not absent.asked_by_name
     named = absent.model_copy(update={"asked_by_name": True})
-    assert [runs.exit_status(judge(report([ok(cell(), bursts(1.0)), each]))) for each in (absent, named)] == [0, 1]
+    judged = [judge(report([ok(cell(), bursts(1.0)), each])) for each in (absent, named)]
+    assert [runs.exit_status(each) for each in judged] == [0, 1]
+    assert [runs.exit_reason(each) for each in judged] == ["", "tensorrt, which you named, is unavailable"]
 
 
 def test_of_several_precisions_a_named_backend_needs_to_support_one() -> None:

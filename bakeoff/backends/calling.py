@@ -65,8 +65,14 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
         return tuple(outputs)
     tensors = tuple(leaf for _, leaf in _leaves(outputs) if isinstance(leaf, torch.Tensor))
     if not tensors:
-        raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
+        raise _holds_no_tensor(outputs)
     return tensors
+
+
+def _holds_no_tensor(outputs: object) -> TypeError:
+    if outputs is None or (isinstance(outputs, tuple) and len(outputs) == 1 and outputs[0] is None):  # as graphs do
+        return TypeError("the model returned None: does its forward end without a return?")
+    return TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
 
 
 def graph_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
@@ -93,7 +99,7 @@ def returned_by_call(outputs: object) -> Returned:
         elif isinstance(leaf, CONSTANTS):
             constants[place] = repr(leaf)
     if not tensors:
-        raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
+        raise _holds_no_tensor(outputs)
     returned = Returned.of(tensors.values(), tensors, numbers, constants)
     returned.form = _form_of_answer(outputs)
     return returned

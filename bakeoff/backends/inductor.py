@@ -98,7 +98,10 @@ REGIONAL = "regional"
 EMULATED = "emulate-precision-casts"
 """The mode in which fused operators round to 16 bits between them, as eager does."""
 
-OF_PARTS = "which parts or paddings are compiled takes more than a page"
+OF_PARTS = (
+    "what is exported is one program of the whole model with its own sizes, and this mode compiles parts of it, or "
+    "pads its inputs: export another mode of inductor"
+)
 
 PLAIN = Mode(worth_trying=ANYWHERE)
 REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"), replays=DEFAULT)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.commands.run import lacks_named, on_this_machine, resolved
+from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
@@ -31,6 +31,8 @@ from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.schema import Accuracy, Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed, one_line
+from bakeoff.records.traits import ModelTraits
+from bakeoff.reports.traits import about
 
 CALLS_S = 0.02
 """The seconds of calls in which a build warms up. They show that it works, not how fast it is."""
@@ -74,6 +76,8 @@ class ChecksAnswer(Frozen):
     complete: bool
     checks: list[Check]
     left_out: list[str]  # files of a pattern that hold no model, with the reason
+    exit_reason: str  # why the exit status is 1 or 3; empty for any other one
+    about_models: list[str]  # what a model does beside computing outputs, such as drawing random numbers
 
 
 def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
@@ -142,8 +146,18 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     finding = finding_of(checks)
     if not complete:
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}: {finding}"
-    answer = ChecksAnswer(finding=finding, complete=complete, checks=checks, left_out=left_out)
-    return answer, exit_status(records) if complete else INTERRUPTED
+    by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
+    about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])
+    status = exit_status(records) if complete else INTERRUPTED
+    answer = ChecksAnswer(
+        finding=finding,
+        complete=complete,
+        checks=checks,
+        left_out=left_out,
+        exit_reason={1: "; ".join(_reasons(records)), 3: "nothing could be built here"}.get(status, ""),
+        about_models=about_models,
+    )
+    return answer, status
 
 
 def _checked(contest: Contest, request: Request, launchers: Launchers) -> Iterator[Checked]:
@@ -173,11 +187,14 @@ def _checked_against_reference(
         run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
         groundwork.reference(own, run, request.time_limit_s)
     except groundwork.NoReference as error:
+        facts = error.facts_without_log()
         for planned in sensible:
-            yield Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)), None
+            yield Record(cell=planned.cell, status=error.status, **facts, **common_fields(planned)), None
         return
+    traits = store.facts(contest.id, ModelTraits)
     for planned in sensible:
-        yield built_and_checked(planned, run)
+        record, accuracy = built_and_checked(planned, run)
+        yield record.model_copy(update={"traits": traits}), accuracy
 
 
 def _check(record: Record, accuracy: Accuracy | None) -> Check:
@@ -226,8 +243,11 @@ def exit_status(records: Sequence[Record]) -> int:
     """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built."""
     if all(record.status.is_absence for record in records):
         return 3
-    failed = any(record.status.is_failure for record in records)
-    return int(failed or lacks_named(records, lambda record: record.status is Status.OK))
+    return int(bool(_reasons(records)))
+
+
+def _reasons(records: Sequence[Record]) -> list[str]:
+    return [*failures_of(records), *lacking_of(records, lambda record: record.status is Status.OK)]
 
 
 def line_of(check: Check) -> str:

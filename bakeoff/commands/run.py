@@ -36,7 +36,8 @@ from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknow
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
+from bakeoff.records.text import counted, first, listed
+from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -374,29 +375,49 @@ def exit_status(judgement: Judgement) -> int:
     or holds what `--slo` asks under load.
     Of several precisions, a named backend needs to support one.
     """
-    records = judgement.report.records
-    if not any(record.latency for record in records):
+    if not any(record.latency for record in judgement.report.records):
         return 3
-    failed = any(record.status.is_failure for record in records)
-    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
-    return (
-        1
-        if failed
-        or lacks_named(records, lambda record: bool(record.latency))
-        or unserved
-        or not judgement.meets_requirements
-        else 0
-    )
+    return 1 if _reasons(judgement) else 0
 
 
-def lacks_named(records: Sequence[Record], works: Callable[[Record], bool]) -> bool:
-    """Return True if a backend that was named works in no precision that was asked for."""
+def exit_reason(judgement: Judgement) -> str:
+    """Return why the exit status of a complete run is not 0, or an empty text."""
+    return {0: "", 1: "; ".join(_reasons(judgement)), 3: "nothing was measured"}[exit_status(judgement)]
+
+
+def _reasons(judgement: Judgement) -> list[str]:
+    records = judgement.report.records
+    reasons = [*failures_of(records), *lacking_of(records, lambda record: bool(record.latency))]
+    if unserved := [contest for contest in judgement.contests if contest.load and not contest.load.ranked]:
+        reasons.append(f"nothing holds what --slo asks in {counted(len(unserved), 'contest')}")
+    if not judgement.meets_requirements:
+        reasons.append("no cell of a contest meets --require")
+    return reasons
+
+
+def failures_of(records: Sequence[Record]) -> list[str]:
+    """Return a line that says which cells failed, or nothing."""
+    failed = [record for record in records if record.status.is_failure]
+    labels = dict.fromkeys(f"{record.cell.label} ({record.status})" for record in failed)
+    return [f"{counted(len(failed), 'cell')} failed: {listed(first(list(labels)))}"] if failed else []
+
+
+def lacking_of(records: Sequence[Record], works: Callable[[Record], bool]) -> list[str]:
+    """Return a line for each backend that was named and works in no precision that was asked for."""
     supported = {_in_any_precision(record.cell) for record in records if works(record)}
-    return any(
-        record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
+    lacking = [
+        f"{record.cell.label}, which you named, is {record.status}"
         for record in records
+        if record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
         if _in_any_precision(record.cell) not in supported
-    )
+    ]
+    return list(dict.fromkeys(lacking))
+
+
+def say_exit_reason(status: int, reason: str) -> None:
+    """Say on standard error why the exit status is not 0."""
+    if reason:
+        say(f"exit status {status}: {reason}", stderr)
 
 
 def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
@@ -417,7 +438,11 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
         status = exit_status(judgement) if report.complete else INTERRUPTED
-        return print_json(answer_of(judgement, store.root), status) if as_json else status
+        reason = exit_reason(judgement) if report.complete else ""
+        if as_json:
+            print_json(answer_of(judgement, store.root).model_copy(update={"exit_reason": reason}), status)
+        say_exit_reason(status, reason)
+        return status
 
 
 def _in_any_precision(cell: Cell) -> str:

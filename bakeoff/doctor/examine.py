@@ -207,7 +207,8 @@ def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Laun
         return _trial(cell, Outcome.FAIL, Status.ERROR, str(failed), begun)
     if missing:
         return _trial(cell, Outcome.ABSENT, Status.UNAVAILABLE, missing, begun)
-    return _trial(cell, Outcome.FAIL, error.status, str(error), begun)
+    facts = error.facts_without_log()
+    return _trial(cell, Outcome.FAIL, error.status, facts["reason"], begun, facts["log_tail"])
 
 
 def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import shlex
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,8 +179,7 @@ def _of_file(file: str, factory: str) -> Family:
         raise UsageError(f"{file} has a class Model and what makes its inputs: write --model {file}, without {factory}")
     if factory:
         return UserModel(file, factory)
-    if Path(file).is_file():
-        _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where the file has none
+    _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where there is no file, or none in it
     raise UsageError(f"model '{file}' names a file but no factory: write {option_for(file)}")
 
 
@@ -268,6 +268,10 @@ def _meant_by(path: Path, name: str) -> str:
     """Return what to write for a file or folder that exists, or an empty string if it is no model."""
     if source := _source_of(path, name):
         return f"did you mean {source}?"
+    if (path / "weight_meta.py").is_file():
+        return f"did you mean graphnet:{name}?"
+    if any(path.glob("*.py")):
+        return f"it is a folder: write --model {shlex.quote(f'{path}/*.py')}"
     if not path.is_file():
         return ""
     if _holds(path, "code/"):

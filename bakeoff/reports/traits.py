@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from bakeoff.judging.judgement import ContestJudgement
-from bakeoff.records.schema import ModelTraits
+from bakeoff.records.schema import ModelTraits, Record
 from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import AccessKind, Decision, NotFinite, is_reading, of_accesses
 
@@ -11,11 +11,16 @@ SHOWN_DECISIONS = 3
 
 
 def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
+    return about([(contest.cell.model, [cell.record for cell in contest.cells]) for contest in contests])
+
+
+def about(contests: Sequence[tuple[str, Sequence[Record]]]) -> list[str]:
+    """Return the sentences for the model and the records of each contest."""
     sentences_of_all: dict[str, None] = {}
-    several = len({contest.cell.model for contest in contests}) > 1
-    for contest in contests:
-        known = [cell.record.traits for cell in contest.cells if cell.record.traits]
-        start = contest.cell.model if several else "the model"
+    several = len({model for model, _ in contests}) > 1
+    for model, records in contests:
+        known = [record.traits for record in records if record.traits]
+        start = model if several else "the model"
         told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
         sentences_of_model = [*(sentences(known[0]) if known else ()), *told_of_each]
         sentences_of_all.update(dict.fromkeys(f"{start} {sentence}" for sentence in sentences_of_model))

@@ -86,7 +86,7 @@ COMPILED = "compiled"
 """The folder in it with what was compiled. `runtime/torch_programs.py`, which imports torch, has the same name."""
 
 
-def choose(report: Report, name: str | None) -> Record:
+def choose(report: Report, name: str | None, with_models: bool = False) -> Record:
     """Return the record of a cell by its id or label, or of a contest's winner by its model or its id's beginning.
 
     Without a name it is the winner of the only contest. Raises UsageError, in one line, that says what to name.
@@ -104,9 +104,14 @@ def choose(report: Report, name: str | None) -> Record:
     asked = contest.answer
     if asked.winner is None:
         how = "tie" if asked.certainty is Certainty.TIE else "are not told apart"
-        why = (
-            f"{how}: name one of {', '.join(asked.candidates)}" if asked.candidates else "cannot be ranked: name a cell"
-        )
+        best = [cell.record for cell in contest.cells if cell.label in asked.candidates]
+        can_be_exported = [record.cell.label for record in best if _can_be_exported(record, with_models)]
+        if not best:
+            why = "cannot be ranked: name a cell"
+        elif can_be_exported:
+            why = f"{how}: name one of {', '.join(can_be_exported)}"
+        else:
+            why = f"{how}, and none of {', '.join(asked.candidates)} can be exported: name another cell"
         raise UsageError(f"{contest.contest_id} has no winner to export, its best {why}")
     return next(cell.record for cell in contest.cells if cell.label == asked.winner)
 
@@ -127,7 +132,7 @@ def export(
     """
     report = report_at(path)
     run = path if path.is_dir() else path.parent
-    record = choose(report, name)
+    record = choose(report, name, with_models)
     runtime = _runtime_of(record, run, with_models)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
     if record.cell.dynamic and (captures or format is not Format.FOLDER):
@@ -233,11 +238,18 @@ def compile_folder(folder: Path, python: str = sys.executable) -> str:
     return ""
 
 
+def _can_be_exported(record: Record, with_models: bool) -> bool:
+    try:
+        return bool(_runtime_of(record, Path(), with_models))
+    except UsageError:
+        return False
+
+
 def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
     """Return what loads the record's artefact. Raises UsageError, with a remedy, where nothing does."""
     cell = record.cell
     backend = backends.create(cell.backend)
-    kept = f"what it built is in {record.artifact}" if record.artifact else "nothing of it was kept"
+    kept = f"; what it built is in {record.artifact}" if record.artifact else ""
     runtime = backend.runtime(cell.device)
     reason = ""
     if record.status is not Status.OK:
@@ -246,17 +258,17 @@ def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
     elif runtime is None:
         having = script_parts.backends_with_runtime(cell.device)
-        reason = f"nothing loads what {cell.backend} builds, only that of {having}; {kept}"
+        reason = f"nothing loads what {cell.backend} builds, only that of {having}{kept}"
     elif cell.mode not in backend.mode_names():
-        reason = f"this version does not have its mode; {kept}"
+        reason = f"this version does not have its mode{kept}"
     elif no_script := backend.mode(cell.mode).no_script:
-        reason = f"{no_script}; {kept}"
+        reason = f"{no_script}{kept}"
     elif cell.task != INFERENCE:
         reason = f"only {INFERENCE} is exported, and this is {cell.task}"
     elif cell.dynamic and (runtime.exports_anew or not record.open_axes):
-        reason = f"no program for a range of sizes is kept of it; {kept}"
+        reason = f"no program for a range of sizes is kept of it{kept}"
     elif cell.precision.is_quantised and not runtime.holds_quantised:
-        reason = f"only the ONNX of a quantised model is exported; {kept}"
+        reason = f"only the ONNX of a quantised model is exported{kept}"
     elif runtime.exports_anew and cell.environment:
         reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
     elif not runtime.exports_anew and not record.artifact and record.is_in_part:

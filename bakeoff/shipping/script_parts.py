@@ -146,7 +146,8 @@ def _result(record: Record) -> str:
     said += f" over {counted(latency.calls, 'call')}"
     said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
     if latency.process_spread is not None:
-        said += f", the slowest {100 * latency.process_spread:.2g} % over the fastest"
+        spread = latency.process_spread
+        said += f", the slowest {100 * spread:,.{1 if spread < 0.1 else 0}f} % over the fastest"
     return said
 
 

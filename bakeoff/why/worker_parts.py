@@ -99,12 +99,16 @@ class Beside(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs: list[torch.Tensor] = []
+        returned: Any = None
         begin = 0
         for module, form in zip(self.parts, self._forms, strict=True):
             own = [tensor.clone() for tensor in tensors[begin : begin + form.tensors]]  # a part may write into them
             begin += form.tensors
             args, kwargs = form.arguments(own)
-            outputs += floats(module(*args, **kwargs))
+            returned = module(*args, **kwargs)
+            outputs += floats(returned)
+        if not outputs:
+            flatten_outputs(returned)  # where it holds no tensor, this raises an error that says what was returned
         return tuple(outputs)
 
 

@@ -35,6 +35,11 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     status, out, err = command_line(*asked, "--json", "--out", "checked")
     answer = json.loads(out)
     assert status == 1 and answer["complete"]
+    assert answer["exit_reason"] == (
+        "4 cells failed: null/wrong (incorrect), eager (error), null/wrong (error) and tensorrt (error); "
+        "tensorrt, which you named, is unavailable"
+    )
+    assert err.splitlines()[-1] == f"exit status 1: {answer['exit_reason']}"
     assert answer["finding"] == (
         "1 of 5 builds are wrong: null/wrong of problems/1_product.py (width 4) on cpu, fp32; 3 of 5 builds failed: "
         "all of problems/2_fails.py (width 4) on cpu, fp32"
@@ -50,12 +55,32 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     }
     eager, wrong = answer["checks"][1:3] if answer["checks"][0]["label"] == "tensorrt" else answer["checks"][:2]
     assert eager["relative_error"] < 1e-6 < wrong["relative_error"] and wrong["reason"]
+    failed = [check for check in answer["checks"] if check["status"] == "error"]
+    assert all(".log" not in check["reason"] and "ZeroDivisionError" in check["log_tail"] for check in failed)
     assert [reason.partition(" ")[0] for reason in answer["left_out"]] == ["problems/utils.py"]
     assert json.loads((tmp_path / "checked" / "checks.json").read_text())["finding"] == answer["finding"]
     assert "latency" not in out and "ok eager of problems/1_product.py" in err
 
     status, out, _ = command_line("--model", "mlp", "--backends", "null", "--devices", "cpu", "--check-only", "--quiet")
     assert status == 0 and out.splitlines()[0] == "the only build is right"
+    assert "The model" not in out
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("return x + torch.rand_like(x)", "The model is random: two calls with the same inputs differ."),
+        ("return torch.ones(2, width)", "The model gives one answer"),
+    ],
+)
+def test_what_a_model_does_beside_its_outputs_is_told(
+    command_line: CommandLine, tmp_path: Path, body: str, sentence: str
+) -> None:
+    (tmp_path / "net.py").write_text(PROBLEM.replace("return x @ torch.ones(width, width)", body))
+    asked = ("--model", "net.py", "--backends", "eager", "--devices", "cpu", "--check-only", "--quiet")
+    _, out, _ = command_line(*asked, "--out", "checked")
+    assert sentence in out.replace("\n", " ")
+    assert json.loads((tmp_path / "checked" / "checks.json").read_text())["about_models"][0].startswith(sentence)
 
 
 def test_a_size_is_that_of_the_files_that_have_it(tmp_path: Path) -> None:

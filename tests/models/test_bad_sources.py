@@ -32,6 +32,9 @@ def files(tmp_path: Path) -> None:
     torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "scripted.pt")
     (tmp_path / "exported.pt").write_bytes((tmp_path / "linear.pt2").read_bytes())
     (tmp_path / "net.safetensors").write_bytes(b"")
+    for file in ("problems/1.py", "graph/model.py", "graph/weight_meta.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
     (tmp_path / "unet").mkdir()
     (tmp_path / "unet/config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
     (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
@@ -92,6 +95,8 @@ def _of_the_future(name: str, content: bytes) -> bytes:
         ("exported.pt", "unknown model 'exported.pt': did you mean pt2:exported.pt?"),
         ("./pickled", "unknown model './pickled': did you mean hf:./pickled?"),
         ("unet", "unknown model 'unet': did you mean diffusers:unet?"),
+        ("graph", "unknown model 'graph': did you mean graphnet:graph?"),
+        ("problems/", "unknown model 'problems/': it is a folder: write --model 'problems/*.py'"),
         (
             "scripted.pt",
             "unknown model 'scripted.pt': a file of TorchScript needs a factory, --model FILE.py:factory, with def "

@@ -176,5 +176,5 @@ def test_unknown_names() -> None:
         models.find("convv")
     with pytest.raises(UsageError, match=r"names a file but no factory: write --model .*test_families\.py:test_"):
         models.find(__file__)
-    with pytest.raises(UsageError, match="names a file but no factory"):
+    with pytest.raises(UsageError, match=r"no file net\.py"):
         models.find("net.py")

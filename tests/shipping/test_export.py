@@ -223,6 +223,12 @@ def test_a_tie_is_left_to_the_user() -> None:
     report = report_on(record_of("eager", 1.0), record_of("onnx", 0.1), record_of("openvino", 0.1))
     with pytest.raises(UsageError, match="has no winner to export, its best tie: name one of onnx, openvino"):
         export.choose(report, None)
+    report = report_on(record_of("eager", 1.0), record_of("onnx", 0.1), record_of("inductor/regional", 0.1))
+    with pytest.raises(UsageError, match=r"its best tie: name one of onnx$"):
+        export.choose(report, None)
+    report = report_on(record_of("eager", 0.1), record_of("inductor/regional", 0.1))
+    with pytest.raises(UsageError, match="tie, and none of eager, inductor/regional can be exported: name another"):
+        export.choose(report, None)
 
 
 def test_an_unknown_label_is_refused_with_a_near_one() -> None:
@@ -265,6 +271,7 @@ def test_an_unknown_cell_is_refused_with_a_near_one(name: str, near: str) -> Non
         ("onnx", {"artifact": "", "is_in_part": True}, "not kept when the run ended. .*: bakeoff resume run"),
         ("torch-tensorrt", {}, "nothing loads what torch-tensorrt builds, .*; what it built is in artifacts/x"),
         ("onnx/openvino-ep", {}, "what is exported runs by the CPU's and CUDA's providers only"),
+        ("inductor/regional", {"artifact": ""}, "or pads its inputs: export another mode of inductor"),
         ("onnx/gone", {}, "this version does not have its mode"),
         ("aotinductor", {"cell": {"precision": "int8"}}, "only the ONNX of a quantised model is exported"),
         ("inductor", {"cell": {"task": "train_step"}}, "only inference is exported, and this is train_step"),
@@ -324,6 +331,15 @@ def test_the_readme_tells_machine_precision_error_and_latency() -> None:
     ):
         assert said in text, said
     assert "Caution" not in text
+
+
+@pytest.mark.parametrize(("spread", "said"), [(3.521, "352 %"), (12.345, "1,234 %"), (0.046, "4.6 %"), (0.0, "0.0 %")])
+def test_the_readme_tells_how_far_processes_are_apart(spread: float, said: str) -> None:
+    record = record_of("onnx")
+    assert record.latency
+    latency = record.latency.model_copy(update={"processes": 2, "process_spread": spread})
+    record = record.model_copy(update={"latency": latency})
+    assert f", the slowest {said} over the fastest" in script_parts.facts_of(report_on(record), record)["Result"]
 
 
 def test_the_readme_cautions_where_outputs_could_not_be_compared() -> None:

@@ -101,7 +101,8 @@ def test_numbers_texts_and_none_are_found_too() -> None:
     [
         ({A}, "a set of tensors, which has no order"),
         (iter([A]), "can be read once only"),
-        (None, "NoneType with no tensor in it"),
+        (None, "the model returned None: does its forward end without a return"),
+        ((None,), "the model returned None: does its forward end without a return"),
         (Holding(width=3), "Holding with no tensor in it"),
     ],
 )

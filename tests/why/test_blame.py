@@ -38,7 +38,7 @@ from bakeoff.why.blame_text import (
 from bakeoff.why.controller import why_not_blamed
 from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
 from bakeoff.why.worker_blame import Builder, Search
-from bakeoff.why.worker_parts import ModelPart, in_float64, source_of
+from bakeoff.why.worker_parts import Beside, ModelPart, in_float64, source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.support.printed import printed
@@ -362,6 +362,17 @@ class Branching(nn.Module):
 def test_what_torch_does_not_export_has_no_source() -> None:
     part = ModelPart("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
     assert source_of(part, torch.float32) == ""
+
+
+class Forgetful(nn.Module):
+    def forward(self, x: Tensor) -> None:
+        x + 1
+
+
+def test_a_part_that_returns_nothing_fails_with_what_it_returned() -> None:
+    part = ModelPart("", "Forgetful", Forgetful(), Forgetful(), Inputs((torch.ones(2).double(),)))
+    with pytest.raises(TypeError, match="the model returned None"):
+        Beside([part])(torch.ones(2))
 
 
 HALF = 0.5

@@ -4,8 +4,9 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-from bakeoff.measuring.controller.cell_record import cause_of_death, products_of
+from bakeoff.measuring.controller.cell_record import cause_of_death, facts_of_process, products_of, tail_of
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import (
@@ -54,6 +55,11 @@ class NoReference(Exception):
         super().__init__(self.failure.sentence)
         self.status = status
         self.what = what
+
+    def facts_without_log(self) -> dict[str, Any]:
+        """Return fields of a record whose log is deleted with the run's folder: its end, and not its path."""
+        log_tail = tail_of(Path(self.failure.log)) if self.failure.log else ""
+        return {**facts_of_process(self.failure.model_copy(update={"log": ""})), "log_tail": log_tail}
 
 
 def reference(
