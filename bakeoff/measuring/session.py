@@ -89,7 +89,10 @@ def measure(
     time_plan = time_plan_of(contests, request, store, budget_ends_s)
     cells, others = cells_of(contests), OtherPrograms()
     headers = prepare(launchers, cells, request, store, progress)
-    if warning := others.warning(len(usable_cores()) or 1, bool(request.wait_for_quiet)):
+    warning = ""
+    if not any(pending(contest, store) for contest in contests):
+        progress.note("nothing is left to measure")
+    elif warning := others.warning(len(usable_cores()) or 1, bool(request.wait_for_quiet)):
         store.note(warning)
         progress.note(warning)
     progress.planned(cells)

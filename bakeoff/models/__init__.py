@@ -154,7 +154,7 @@ OWN_FORMS = "a function factory, or a class Model with get_inputs and get_init_i
 
 
 def _model_in(file: str, left_out: list[str]) -> str:
-    from bakeoff.models.model_file import has_form
+    from bakeoff.models.model_file import has_form, require_whole_form
     from bakeoff.models.source_code import functions_of, parse
 
     try:
@@ -162,6 +162,7 @@ def _model_in(file: str, left_out: list[str]) -> str:
             return file
         if "factory" in functions_of(parse(Path(file))):
             return f"{file}:factory"
+        require_whole_form(Path(file))
         left_out.append(f"{file} was left out: it has none of {OWN_FORMS}")
     except UsageError as error:
         left_out.append(f"{file} was left out: {error}")
@@ -169,7 +170,7 @@ def _model_in(file: str, left_out: list[str]) -> str:
 
 
 def _of_file(file: str, factory: str) -> Family:
-    from bakeoff.models.model_file import FORM, ModelFile, has_form
+    from bakeoff.models.model_file import FORM, ModelFile, has_form, require_whole_form
     from bakeoff.models.user import UserModel
 
     is_alone = (not factory or factory in FORM) and Path(file).is_file() and has_form(Path(file))
@@ -179,6 +180,7 @@ def _of_file(file: str, factory: str) -> Family:
         raise UsageError(f"{file} has a class Model and what makes its inputs: write --model {file}, without {factory}")
     if factory:
         return UserModel(file, factory)
+    require_whole_form(Path(file))
     _code_of(f"{file}:{option_for(file).rpartition(':')[2]}")  # says it where there is no file, or none in it
     raise UsageError(f"model '{file}' names a file but no factory: write {option_for(file)}")
 

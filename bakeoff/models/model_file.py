@@ -24,17 +24,41 @@ from types import ModuleType
 from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Sizes, call_of
-from bakeoff.models.source_code import constants_of, dimension_of, functions_of, parse, with_constants
+from bakeoff.models.source_code import (
+    constants_of,
+    dimension_of,
+    functions_of,
+    may_return_model_and_inputs,
+    parse,
+    with_constants,
+)
 from bakeoff.models.user import UserModel
+from bakeoff.records.errors import UsageError
+from bakeoff.records.text import listed
 
 FORM = ("Model", "get_inputs", "get_init_inputs")
 
 
 def has_form(path: Path) -> bool:
     """Return True for a file with the class and the two functions. Raise UsageError for one that cannot be parsed."""
+    return not _lacking(path)
+
+
+def require_whole_form(path: Path) -> None:
+    """Raise UsageError where a file has some of the three, and where no function can be its factory instead."""
+    lacking, functions = _lacking(path), functions_of(parse(path))
+    if "get_inputs" in lacking and "get_init_inputs" in lacking:
+        return
+    if lacking and not any(may_return_model_and_inputs(each) for name, each in functions.items() if name not in FORM):
+        parts = {name: f"{'class' if name == FORM[0] else 'function'} {name}" for name in FORM}
+        has = listed([text for name, text in parts.items() if name not in lacking])
+        raise UsageError(f"{path} has the {has}, and lacks the {listed([parts[name] for name in lacking])}")
+
+
+def _lacking(path: Path) -> list[str]:
     tree = parse(path)
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    return set(FORM) <= classes | functions_of(tree).keys()
+    return [name for name in FORM if name not in classes | functions_of(tree).keys()]
 
 
 class ModelFile(UserModel):

@@ -174,8 +174,15 @@ def likely_factory(path: Path) -> str:
     functions = {name: function for name, function in functions_of(tree).items() if not name.startswith("_")}
     names = [name for name, function in functions.items() if may_return_model_and_inputs(function)]
     names += {"factory"} & imports_of(tree).keys()
-    names = names or [name for name in others_of(tree) if not name.startswith("_") and not functions]
+    others = {name: node for name, node in others_of(tree).items() if not name.startswith("_") and not functions}
+    names = names or [
+        name for name, node in others.items() if not isinstance(getattr(node, "value", None), NO_FUNCTION)
+    ]
     return "factory" if "factory" in names or not names else names[-1]
+
+
+NO_FUNCTION = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.BinOp, ast.UnaryOp)
+"""What surely makes no function."""
 
 
 def may_return_model_and_inputs(function: ast.FunctionDef) -> bool:

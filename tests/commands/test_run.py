@@ -20,6 +20,7 @@ from bakeoff.judging.doubts_of_winner import NotRanked, Unpaired
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring import session
+from bakeoff.measuring.controller import others
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
@@ -550,7 +551,9 @@ def test_what_is_named_twice_is_measured_once_and_a_note_says_so(tmp_path: Path)
         ]
 
 
-def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(tmp_path: Path) -> None:
+def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     report = measure(folder, "eager", "null", "null/error")
     store, kept = Store.open(folder), by_label(report)
@@ -563,4 +566,9 @@ def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(tmp_path: P
     assert by_label(resumed)["null/error"] == kept["null/error"] and resumed.complete
     assert [note.startswith("resumed at 20") for note in resumed.notes[len(report.notes) :]] == [True, False]
     assert resumed.created_at == report.created_at == store.created_at
-    assert runs.resume(folder, Silent())[0].notes == resumed.notes, "nothing was measured"
+    said: list[str] = []
+    progress = Silent()
+    monkeypatch.setattr(progress, "note", said.append)
+    monkeypatch.setattr(others, "BUSY_SHARE", 0.0)  # any machine is busy
+    assert runs.resume(folder, progress)[0].notes == resumed.notes, "nothing was measured"
+    assert "nothing is left to measure" in said and not any("times as long" in note for note in said)

@@ -43,6 +43,11 @@ def files(tmp_path: Path) -> None:
         "partial = functools.partial(factory, 3)\nalias = other.build\nmodel: Net = Net()\nif model:\n"
         "    def late(batch=2):\n        return model\n"
     )
+    functions = "def get_inputs():\n    return [1]\n", "def get_init_inputs():\n    return []\n"
+    (tmp_path / "no_initial.py").write_text(f"class Model:\n    pass\n{functions[0]}")
+    (tmp_path / "no_inputs.py").write_text(f"class Model:\n    pass\n{functions[1]}")
+    (tmp_path / "no_model.py").write_text("".join(functions))
+    (tmp_path / "number.py").write_text("x = 1\n")
     (tmp_path / "assigned.py").write_text("make = functools.partial(build, 3)\n")
 
 
@@ -88,6 +93,10 @@ def _of_the_future(name: str, content: bytes) -> bytes:
             for name, line in (("partial", 9), ("alias", 10), ("model", 11), ("late", 13))
         ),
         ("assigned.py", "make in assigned.py, line 1, is not written with def at the top level"),
+        ("no_initial.py", "has the class Model and function get_inputs, and lacks the function get_init_inputs"),
+        ("no_inputs.py", "has the class Model and function get_init_inputs, and lacks the function get_inputs"),
+        ("no_model.py", "has the function get_inputs and function get_init_inputs, and lacks the class Model"),
+        ("number.py", "unknown top-level function of number.py 'factory'"),
         ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
         ("mlp:factory", "unknown model 'mlp:factory'"),
         ("short.onnx", "unknown model 'short.onnx': did you mean onnx:short.onnx?"),

@@ -162,6 +162,8 @@ def test_the_script_checks_and_measures(run: Path, tmp_path: Path) -> None:
     done = ran(tmp_path / "export" / "load.py", cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stderr
     right, median = done.stdout.splitlines()
+    told = ran(tmp_path / "export" / "load.py", "--help", cwd=tmp_path)
+    assert told.returncode == 0 and "checks it on a stored input" in told.stdout and "median" not in told.stdout
     assert re.fullmatch(r"output 0 is right: its RMSE is \S+, and \S+ is allowed", right) and MEDIAN.fullmatch(median)
     with np.load(tmp_path / "export" / "sample.npz") as arrays:
         changed = {name: arrays[name] + 1e-3 if name == "output_0" else arrays[name] for name in arrays.files}
