@@ -362,7 +362,10 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
     change: Callable[[torch.Tensor], Any], is_answer_right: bool, references: Callable[[str], Path]
 ) -> None:
     case = "dataclass_output.py:factory"
-    found = checked(case, references(case), calling_on(change))
+    with torch.inference_mode():
+        checker = checker_of(case, references(case), calling_on(change))
+        checker._run(checker._sets[0])  # as the first call is timed
+        found = checker.check()
     assert not (found.passed or found.unchecked or found.is_only_inexact)
     assert found.rule.startswith(told := OVERWRITES.format("input 0"))
     assert (found.rule == told) == is_answer_right
