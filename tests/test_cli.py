@@ -339,6 +339,8 @@ def test_a_backend_that_all_stands_for_may_be_missing() -> None:
     assert not absent.asked_by_name
     named = absent.model_copy(update={"asked_by_name": True})
     assert [runs.exit_status(judge(report([ok(cell(), bursts(1.0)), each]))) for each in (absent, named)] == [0, 1]
+    failed_too = [ok(cell(), bursts(1.0)), named, failed(cell("null"), Status.CRASH, "scripted")]
+    assert runs.why_failed(judge(report(failed_too))) == "null failed; tensorrt, which you named, is unavailable"
 
 
 def test_of_several_precisions_a_named_backend_needs_to_support_one() -> None:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.commands.run import lacks_named, on_this_machine, resolved
+from bakeoff.commands.run import lacking_named, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
@@ -227,7 +227,7 @@ def exit_status(records: Sequence[Record]) -> int:
     if all(record.status.is_absence for record in records):
         return 3
     failed = any(record.status.is_failure for record in records)
-    return int(failed or lacks_named(records, lambda record: record.status is Status.OK))
+    return int(failed or bool(lacking_named(records, lambda record: record.status is Status.OK)))
 
 
 def line_of(check: Check) -> str:

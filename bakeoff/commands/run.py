@@ -33,10 +33,12 @@ from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
+from bakeoff.records.grouping import grouped
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports.console import console_for, print_json, tell, written_to_the_end
+from bakeoff.records.text import first, listed
+from bakeoff.reports.console import console_for, print_json, say, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -377,26 +379,42 @@ def exit_status(judgement: Judgement) -> int:
     records = judgement.report.records
     if not any(record.latency for record in records):
         return 3
-    failed = any(record.status.is_failure for record in records)
-    unserved = any(contest.load and not contest.load.ranked for contest in judgement.contests)
-    return (
-        1
-        if failed
-        or lacks_named(records, lambda record: bool(record.latency))
-        or unserved
-        or not judgement.meets_requirements
-        else 0
+    return 1 if why_failed(judgement) else 0
+
+
+def why_failed(judgement: Judgement) -> str:
+    """Say why the exit status of a run with numbers is 1, or nothing if it is 0."""
+    records = judgement.report.records
+    reasons = []
+    if failed := [record for record in records if record.status.is_failure]:
+        reasons.append(f"{_names(failed)} failed")
+    missing: dict[Status, list[Record]] = grouped(
+        lacking_named(records, lambda record: bool(record.latency)), lambda record: record.status
     )
+    for status, those in missing.items():
+        is_one = len({record.cell.label for record in those}) == 1
+        reasons.append(f"{_names(those)}, which you named, {'is' if is_one else 'are'} {status}")
+    if any(contest.load and not contest.load.ranked for contest in judgement.contests):
+        reasons.append("in a contest nothing holds what --slo asks")
+    if not judgement.meets_requirements:
+        reasons.append("in a contest nothing meets --require")
+    return "; ".join(reasons)
 
 
-def lacks_named(records: Sequence[Record], works: Callable[[Record], bool]) -> bool:
-    """Return True if a backend that was named works in no precision that was asked for."""
+def _names(records: Sequence[Record]) -> str:
+    return listed(first(list(dict.fromkeys(record.cell.label for record in records))))
+
+
+def lacking_named(records: Sequence[Record], works: Callable[[Record], bool]) -> list[Record]:
+    """Return the cells of backends that were named and work in no precision that was asked for."""
     supported = {_in_any_precision(record.cell) for record in records if works(record)}
-    return any(
-        record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
+    return [
+        record
         for record in records
         if _in_any_precision(record.cell) not in supported
-    )
+        and record.asked_by_name
+        and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED)
+    ]
 
 
 def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
@@ -417,7 +435,11 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
         status = exit_status(judgement) if report.complete else INTERRUPTED
-        return print_json(answer_of(judgement, store.root), status) if as_json else status
+        why = f"{why_failed(judgement)}." if status == 1 else ""
+        if why:
+            say(f"Exit status 1: {why}", console_for(as_json))
+        answer = answer_of(judgement, store.root).model_copy(update={"why_failed": why})
+        return print_json(answer, status) if as_json else status
 
 
 def _in_any_precision(cell: Cell) -> str:

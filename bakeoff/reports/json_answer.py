@@ -215,6 +215,8 @@ class Answer(Frozen):
     """What models do beside computing outputs from their inputs."""
     paths: dict[str, str]
     """The run's `folder`, and the files in it by their names."""
+    why_failed: str = ""
+    """Why the exit status of a run with numbers is 1."""
     parts: dict[str, Answer] = Field(default_factory=dict)
     """The answers for the parts of a pipeline, by their paths, where `contests` has that of the whole pipeline."""
 

@@ -35,7 +35,9 @@ def test_a_report_is_written_to_the_end(
         told = runs.conclude(of_run, Store(tmp_path), quiet=True, as_json=False, junit=None, summary=None)
         assert told == status, "a signal that comes when all is measured changes nothing"
     assert {"report.json", "report.md", "report.html", "cells.csv"} <= {path.name for path in tmp_path.iterdir()}
-    assert "The report is being written" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "The report is being written" in said.err
+    assert said.out.count("Exit status 1: ") == 1
     assert signal.getsignal(number) is before
 
 
