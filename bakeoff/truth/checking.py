@@ -233,8 +233,9 @@ class Checker:
             if not traits.repeats_with_seed and self._is_true_of_eager(
                 twice, lambda found: are_alike(found[0], found[1])
             ):
-                told = {"unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
-                return right.model_copy(update={"passed": True, **told, **unknown})
+                rule = f"not compared: {EAGER_DIFFERS}"
+                told_nothing = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": rule, **unknown}
+                return right.model_copy(update=told_nothing)
             rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
             return right.model_copy(update={"passed": False, "rule": rule})
         if not accuracy.are_finite_alike(answers, reference):
