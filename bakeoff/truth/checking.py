@@ -88,10 +88,11 @@ class Checker:
         self._beyond = Beyond.load(self._files.beyond, cell.device)
         self._training_outputs = training.describe_outputs(sets[0]) if training else ()
         self._first: Accuracy | None = None
-        may_write = self._traits.written_inputs or self._traits.unexamined
-        self._unchanged = (  # as they were before the first call, on the host, where no memory is measured
-            () if may_write else tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in sets)
-        )
+        # a decode step may write into its caches, and other tasks are not examined
+        must_not_write = cell.task == INFERENCE and not (self._traits.written_inputs or self._traits.unexamined)
+        # as they were before the first call, on the host, where no memory is measured
+        kept = sets if must_not_write else ()
+        self._unchanged = tuple(inputs.map(lambda tensor: tensor.to("cpu", copy=True)) for inputs in kept)
 
     @property
     def _traits(self) -> ModelTraits:

@@ -34,6 +34,14 @@ def test_a_training_cell_ends_as_a_record_with_its_stages(tmp_path: Path) -> Non
         export.export(tmp_path / "run", "eager", tmp_path / "export", with_models=True)
 
 
+def test_decode_steps_that_write_into_their_caches_are_right(tmp_path: Path) -> None:
+    sizes = {"size": ("tiny",), "prompt": ("8",), "new_tokens": ("8",)}
+    report = measure(tmp_path, "eager", "onnx", models=("transformer_lm",), task="generate", set=sizes)
+    found = {(record.cell.task, record.cell.backend): record for record in report.records}
+    assert {record.status for record in found.values()} == {Status.OK}, [record.reason for record in report.records]
+    assert len(found) == 4 and found["decode", "eager"].settings["caches"] == "in place"
+
+
 def test_tasks_are_contests_of_their_own() -> None:
     ids = {plan(Request(models=("mlp",), devices=("cpu",), task=task))[0].id for task in ("inference", "train_step")}
     assert len(ids) == 2
