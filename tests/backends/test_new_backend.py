@@ -161,10 +161,8 @@ def test_it_is_exported_and_its_failures_have_a_script(run: Path, report: Report
 
 def test_the_tables_and_the_csv_name_it(report: Report) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_files.to_csv(judge(report)))))
-    assert [(row["backend"], row["mode"]) for row in rows if row["backend"] == "tracing"] == [
-        ("tracing", "default"),
-        ("tracing", "thawed"),
-    ]
+    modes = {row["mode"] for row in rows if row["backend"] == "tracing"}
+    assert modes == {"default", "thawed"}, "the order is by rank, and this run was measured"
     shown = io.StringIO()
     Console(file=shown, width=200).print(listing.backends_table(listing.answer({}).backends))
     for said in ("torch.jit.trace by somebody else", "default, thawed", "it is only a test"):
