@@ -258,6 +258,15 @@ class Compiled(ABC):
         A training task returns `Training.results`. Those of the first call after `restore` are checked.
         """
 
+    def results(self) -> Sequence[torch.Tensor]:
+        """Return the last call's output tensors at little cost. The next call may overwrite them, and numbers may be
+        missing. The default is `outputs`."""
+        return self.outputs()
+
+    def own_inputs(self) -> Sequence[torch.Tensor]:
+        """Return the tensors that calls read, if `bind` copies what it is given. By default calls read that itself."""
+        return ()
+
     def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
         """Return the parts of a call, by name and in order, if they can be run and timed apart. Together they do what
         `run` does. The default is no parts."""
@@ -339,6 +348,9 @@ class FlatCalls(Compiled):
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.clone() for tensor in self._outputs)
 
+    def results(self) -> Sequence[torch.Tensor]:
+        return self._outputs
+
     def close(self) -> None:
         self._tensors = self._outputs = ()
         vars(self).pop("_function", None)
@@ -369,6 +381,8 @@ class Wrapped(Compiled):
     bind = _passed_on(Compiled.bind)
     refresh = _passed_on(Compiled.refresh)
     outputs = _passed_on(Compiled.outputs)
+    results = _passed_on(Compiled.results)
+    own_inputs = _passed_on(Compiled.own_inputs)
     stages = _passed_on(Compiled.stages)
     restore = _passed_on(Compiled.restore)
     seed = _passed_on(Compiled.seed)

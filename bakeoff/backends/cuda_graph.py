@@ -15,7 +15,7 @@ from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import CAPTURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -70,12 +70,16 @@ class Captured(Wrapped):
         self._buffers = static.tensors()
 
     def bind(self, inputs: Inputs) -> None:
+        from bakeoff.models.input_sets import without_repeats
+
         for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
             if buffer.data_ptr() != tensor.data_ptr():
-                # an expanded buffer holds each value once
-                once = tuple(slice(None if stride else 1) for stride in buffer.stride())
+                once = without_repeats(buffer)
                 buffer.detach()[once].copy_(tensor.detach()[once])
         self._inner.refresh()
+
+    def own_inputs(self) -> Sequence[torch.Tensor]:
+        return self._buffers
 
     def run(self) -> None:
         self._graph.replay()

@@ -150,6 +150,11 @@ class Callables(Compiled):
 
         return returned_by_call(self._outputs).map(lambda tensor: tensor.detach().clone())
 
+    def results(self) -> tuple[torch.Tensor, ...]:
+        from bakeoff.backends.calling import flatten_outputs
+
+        return flatten_outputs(self._outputs)
+
     def instance(self) -> Compiled:
         return Callables(self._function, self._quantised)
 

@@ -15,6 +15,8 @@ from bakeoff.backends.base import Backend, BuildContext, Compiled, Settings, Wra
 from bakeoff.records.errors import Unsupported, first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from bakeoff.backends.profiling import Profiler
@@ -70,12 +72,18 @@ class ChannelsLast(Wrapped):
     def __init__(self, inner: Compiled, module: torch.nn.Module) -> None:
         super().__init__(inner)
         self._module = module
+        self._converted: Sequence[torch.Tensor] = ()
 
     def profiler(self, module: torch.nn.Module) -> Profiler | None:
         return super().profiler(self._module)
 
     def bind(self, inputs: Inputs) -> None:
-        super().bind(converted_inputs(inputs))
+        converted = converted_inputs(inputs)
+        self._converted = converted.tensors()
+        super().bind(converted)
+
+    def own_inputs(self) -> Sequence[torch.Tensor]:
+        return super().own_inputs() or self._converted
 
     def settings(self) -> Settings:
         return {**super().settings(), "memory_format": "channels_last"}

@@ -478,13 +478,19 @@ class BoundSession(Compiled):
         self._session.run_with_iobinding(self._current, self._run_options)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        bound = self._static or self._last_bound
+        return tuple(tensor.clone() for tensor in self.results())
+
+    def results(self) -> tuple[torch.Tensor, ...]:
+        bound = self.own_inputs()
         buffers = (*self._buffers_for(bound), *self._caches_in(bound))
         allocated = self._current.get_outputs() if self._unsized else (None,) * len(buffers)
         return tuple(
-            _copied(value, self._device) if buffer is None else buffer.clone()
+            _copied(value, self._device) if buffer is None else buffer
             for buffer, value in zip(buffers, allocated, strict=True)
         )
+
+    def own_inputs(self) -> tuple[torch.Tensor, ...]:
+        return self._static or self._last_bound
 
     def seed(self, number: int) -> None:
         """Seed dropout, which adds 1 to its seed in each call. Seeds so close give masks that resemble each other."""
@@ -517,7 +523,7 @@ class BoundSession(Compiled):
 
         nodes = SessionProfiler(
             lambda profile, optimised: self._sessions.open(profile=profile, optimised=optimised),
-            lambda session: self._binding(self._static or self._last_bound, session),
+            lambda session: self._binding(self.own_inputs(), session),
             self._exported.path,
         )
         return on_device(nodes, self.run) if self._sessions.provider == PROVIDERS["cuda"] else nodes
@@ -561,7 +567,7 @@ class BoundSession(Compiled):
         """Return each provider's share of the run time from a profile, or nothing if the profile does not show it."""
         with tempfile.TemporaryDirectory() as folder:
             session = self._sessions.open(profile=f"{folder}/profile")
-            binding = self._binding(self._static or self._last_bound, session)
+            binding = self._binding(self.own_inputs(), session)
             for _ in range(PROFILED_CALLS):
                 session.run_with_iobinding(binding)
             events = json.loads(Path(session.end_profiling()).read_text())

@@ -283,7 +283,10 @@ class BoundEngine(Compiled):
         self._execution.enqueue(current_stream_handle(self._engine.device))
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(output.clone() for output in self._execution.results())
+        return tuple(output.clone() for output in self.results())
+
+    def results(self) -> list[torch.Tensor]:
+        return self._execution.results()
 
     def instance(self) -> Compiled:
         return BoundEngine(self._engine, self._folder, owns_engine=False)

@@ -211,9 +211,12 @@ class Partitioned(Compiled):
         self._outputs = self._function(*self._args, **self._kwargs)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self.results())
+
+    def results(self) -> tuple[torch.Tensor, ...]:
         from bakeoff.backends.calling import flatten_outputs
 
-        return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
+        return flatten_outputs(self._outputs)
 
     def placement(self) -> Placement | None:
         return coverage(self._parts, [] if self._flat else _graph_breaks())

@@ -118,8 +118,11 @@ class Handwritten(Compiled):
         self._launch.run()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self.results())
+
+    def results(self) -> Sequence[torch.Tensor]:
         assert self._launch is not None
-        return tuple(tensor.clone() for tensor in self._launch.outputs)
+        return self._launch.outputs
 
     def placement(self) -> Placement:
         return Placement(

@@ -78,6 +78,11 @@ def copied(tensors: list[torch.Tensor], device: Any = None, dtype: torch.dtype |
     return [copies[id(tensor)] for tensor in tensors]
 
 
+def without_repeats(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """Return the index of a view of `tensor` that holds each value once. An expanded tensor repeats values."""
+    return tuple(slice(None if stride else 1) for stride in tensor.stride())
+
+
 def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, ...] = ()) -> None:
     """Change the values of the tensors in place. `by` is the number of the set, and 0 changes nothing."""
     if not by:
