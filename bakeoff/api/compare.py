@@ -17,6 +17,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.planning import config as options_file
 from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import DEVICE
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,7 @@ def compare(
     start_method: str | None = None,
     malloc: str | None = None,
     cold_cache: bool = False,
+    inputs_from: str | None = None,
     strict: bool = False,
     calls: int | None = None,
     baseline: str | None = None,
@@ -123,6 +125,8 @@ def compare(
         start_method: `"auto"`, `"forkserver"` or `"spawn"`.
         malloc: The allocator that cells start with: `"glibc"`, `"glibc-tuned"`, `"jemalloc"` or `"tcmalloc"`.
         cold_cache: Evict the last-level cache before each call.
+        inputs_from: Where calls find their inputs: `"device"` by default. With `"host"` or `"pinned"` (page-locked
+            memory), each call copies inputs to the GPU, and outputs back.
         strict: A cell that ran only in part where it was asked to has failed.
         calls: Compare what so many calls cost, building included.
         baseline: Over what speed-ups are: `"eager"` by default, or `"eager/best"`, the fastest of eager's modes.
@@ -322,6 +326,8 @@ def _require_one_contest(of_part: Request) -> None:
         )
     if of_part.shard:
         raise UsageError(f"--shard {of_part.shard} would leave out parts of the pipeline, which is compared as a whole")
+    if of_part.inputs_from != DEVICE:
+        raise UsageError(f"--inputs-from {of_part.inputs_from}: the parts of a pipeline pass tensors on, on the device")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import DEVICE, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +86,8 @@ class IREE(Backend):
             return f"IREE multiplies float32 as it is, and has no {cell.precision}"
         if cell.precision.input_type == "bfloat16":
             return f"IREE's buffers in Python have no {cell.precision}"
+        if cell.inputs_from != DEVICE:
+            return "IREE's buffers in Python are filled and read from host memory, so copies would count twice"
         return ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

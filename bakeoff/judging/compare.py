@@ -214,11 +214,11 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
     base_contests, new_contests = judge(base).contests, judge(new).contests
     before, after = _records_of(base_contests), _records_of(new_contests)
     if not before.keys() & after.keys():
-        is_cold = [any(record.cell.cold_cache for record in report.records) for report in (base, new)]
+        called = [{words for record in report.records for words in record.cell.unusual_calls} for report in (base, new)]
         what = (
-            "both with --cold-cache, or none"
-            if len(set(is_cold)) > 1
-            else "the same models, sizes, devices and backends"
+            "the same models, sizes, devices and backends"
+            if called[0] == called[1]
+            else "both with the same --cold-cache and --inputs-from"
         )
         raise UsageError(f"{base.run_id} and {new.run_id} share no cell: measure {what}")
     shared = [before[cell_id].cell for cell_id in before if cell_id in after]

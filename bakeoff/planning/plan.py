@@ -21,7 +21,7 @@ from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Malloc, Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, Cell, RecordedSize, Status
+from bakeoff.records.schema import DEVICE, INFERENCE, Cell, RecordedSize, Status
 from bakeoff.records.text import counted
 
 
@@ -91,6 +91,10 @@ def plan(request: Request) -> list[Contest]:
 
 def _cells(request: Request) -> Iterator[PlannedCell]:
     devices = devices_of_cells(request.devices)
+    if request.inputs_from != DEVICE and not any(device.is_cuda for device in devices):
+        raise UsageError(
+            f"--inputs-from {request.inputs_from}: a CPU reads its inputs in host memory, so there is nothing to copy"
+        )
     asked = ranges.with_ends(request.set, request.dynamic)
     for model in request.models:
         family = models.find_for(model, request.task, request.inputs)
@@ -112,6 +116,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
                     compared=_compared(request),
                     cold_cache=request.cold_cache,
+                    inputs_from=request.inputs_from if device.is_cuda else DEVICE,
                 )
                 configurations = [
                     (*configuration, environment, configuration[:2] not in named)

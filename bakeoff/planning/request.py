@@ -23,7 +23,7 @@ from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, s
 from bakeoff.records.errors import UsageError, in_plain_words, unknown
 from bakeoff.records.load_samples import Objective
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Frozen
+from bakeoff.records.schema import DEVICE, GENERATE, GENERATION, INFERENCE, TASKS, Frozen, InputsFrom
 
 ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
 """Tasks that a user may name. `generate` stands for its two parts."""
@@ -184,6 +184,13 @@ class Request(Frozen):
             in_record_command=True,
         ),
     ] = False
+    inputs_from: Annotated[
+        InputsFrom,
+        Option(
+            "Where calls find their inputs: device, or host or pinned (page-locked) memory, with copies in each call",
+            in_record_command=True,
+        ),
+    ] = DEVICE
     strict: Annotated[
         bool,
         Option(
@@ -345,6 +352,10 @@ class Request(Frozen):
             raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
         if plan and self.cold_cache:
             raise UsageError("--cold-cache evicts before each call, which --load's requests leave no time for")
+        if plan and self.inputs_from != DEVICE:
+            raise UsageError(f"--inputs-from {self.inputs_from} is of single calls, and --load serves from the device")
+        if self.inputs_from != DEVICE and self.task != INFERENCE:
+            raise UsageError(f"--inputs-from {self.inputs_from} is for inference, and --task is {self.task}")
         if self.price and not plan:
             raise UsageError("--price is that of requests under load: add --load server")
         self._check_starts()

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
 
@@ -29,7 +29,7 @@ from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.9.0"
+SCHEMA_VERSION = "3.10.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -66,6 +66,10 @@ class Status(StrEnum):
 INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
 """What one call does: it computes outputs; a loss and its gradients; or these and a step of AdamW."""
 TRAINED = (FORWARD_BACKWARD, TRAIN_STEP)
+
+InputsFrom = Literal["device", "host", "pinned"]
+DEVICE, HOST, PINNED = get_args(InputsFrom)
+"""Where the inputs of a call lie: on its device, or in host memory that the system may page out, or that it may not."""
 
 GENERATE = "generate"
 PREFILL, DECODE = GENERATION = ("prefill", "decode")
@@ -110,6 +114,7 @@ class Cell(Frozen):
     recorded: RecordedSize | None = None  # None: the model brings its inputs
     compared: tuple[Precision, ...] = ()  # the precisions of its contest, if there are several
     cold_cache: bool = False  # the last-level cache is evicted before each call
+    inputs_from: InputsFrom = DEVICE  # else each call copies inputs to the device, and outputs back
 
     @property
     def label(self) -> str:
@@ -181,8 +186,15 @@ class Cell(Frozen):
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
         task = "" if self.task == "inference" else f", {self.task}"
-        cold = ", cold cache" if self.cold_cache else ""
-        return f"{self.model_name}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}{cold}"
+        called = "".join(f", {words}" for words in self.unusual_calls)
+        return f"{self.model_name}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precisions}{task}{called}"
+
+    @property
+    def unusual_calls(self) -> list[str]:
+        """Return in words how its calls are made, where that is not by default."""
+        cold = ["cold cache"] if self.cold_cache else []
+        memory = "page-locked host memory" if self.inputs_from == PINNED else "host memory"
+        return cold if self.inputs_from == DEVICE else [*cold, f"inputs from {memory}"]
 
     @property
     def model_name(self) -> str:
@@ -206,7 +218,9 @@ class Cell(Frozen):
 
     def _id_in(self, precision: str) -> str:
         sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
-        others = [*([f"seed{self.seed}"] if self.seed else []), *(["cold"] if self.cold_cache else [])]
+        others = [f"seed{self.seed}"] if self.seed else []
+        others += ["cold"] if self.cold_cache else []
+        others += [] if self.inputs_from == DEVICE else [self.inputs_from]
         return _slug("_".join([self.model_slug, *sizes, self.task, self.device, precision, *others]))
 
     @property

@@ -31,8 +31,8 @@ def title(judgement: Judgement) -> str:
     names = {cell.model: cell.model_name for cell in tried}
     models = f"{len(names)} models" if judgement.suites else _first_names(list(names.values()))
     backends = _first_names([cell.backend for cell in tried])
-    cold = ", cold cache" if any(cell.cold_cache for cell in tried) else ""
-    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}{cold}"
+    called = "".join(f", {words}" for words in sorted({words for cell in tried for words in cell.unusual_calls}))
+    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}{called}"
 
 
 def names(contests: Sequence[ContestJudgement]) -> list[str]:

@@ -84,7 +84,7 @@ def common_settings(report: Report, record: Record, variables: Mapping[str, str]
         "calling": "no_grad" if record.traits and record.traits.needs_autograd else "inference_mode",
         "graph": mode.captures,
         "channels_last": bool(mode.channels_last_of),
-        "reported": spell_ms(record.latency.median_ms) if record.latency else "",
+        "reported": ", ".join([spell_ms(record.latency.median_ms), *cell.unusual_calls]) if record.latency else "",
     }
 
 
@@ -141,7 +141,7 @@ def _result(record: Record) -> str:
     if latency is None:
         return f"{record.status}: {record.reason}"
     interval = latency.median_ci95_ms
-    said = f"median latency {spell_ms(latency.median_ms)}"
+    said = ", ".join([f"median latency {spell_ms(latency.median_ms)}", *record.cell.unusual_calls])
     said += f" (95 % interval {spell_ms(interval.low)} to {spell_ms(interval.high)})" if interval else ""
     said += f" over {counted(latency.calls, 'call')}"
     said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"

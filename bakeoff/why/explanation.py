@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 from bakeoff.backends.profiling import ROUNDED_OFF, Kind, ProfiledKernel
 from bakeoff.judging import roofline
 from bakeoff.records.frozen import Frozen
-from bakeoff.records.schema import Ceilings, Cell, Record, Status
+from bakeoff.records.schema import DEVICE, Ceilings, Cell, Record, Status
 from bakeoff.why.records import CellProfile
 
 Modules = tuple[str, ...]
@@ -274,6 +274,8 @@ def differences(cell: ProfiledCell) -> list[Unlike]:
             low, high = record.latency.median_ci95_ms.low, record.latency.median_ci95_ms.high
         if not low * (1 - WELL_EXPLAINED) <= profile.median_ms <= high * (1 + WELL_EXPLAINED):
             pairs.append((LATENCY, record.latency.median_ms, profile.median_ms))
+    if record.cell.inputs_from != DEVICE:
+        pairs.append(("source of inputs", record.cell.inputs_from, DEVICE))
     threads = record.settings.get("threads")
     if isinstance(threads, int) and profile.threads and threads != profile.threads.allowed:
         pairs.append(("threads", float(threads), float(profile.threads.allowed)))

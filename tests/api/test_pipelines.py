@@ -298,7 +298,8 @@ def test_apply_says_why_no_winner_can_be_exported(tmp_path: Path, monkeypatch: p
     ("options", "reason"),
     [({"precision": "fp32,bf16", "separate": True}, r"fp32, bf16, and only one winner .* leave --separate out"),
      ({"devices": "cpu,cuda"}, r"on one device, and --devices names cpu, cuda: name one"),
-     ({"shard": "1/2", "devices": "cpu"}, "--shard 1/2 would leave out parts")],
+     ({"shard": "1/2", "devices": "cpu"}, "--shard 1/2 would leave out parts"),
+     ({"inputs_from": "host", "devices": "cuda"}, "--inputs-from host: the parts of a pipeline")],
 )  # fmt: skip
 def test_several_contests_of_a_part_are_refused_before_the_pipeline_is_called(
     tmp_path: Path, options: dict[str, Any], reason: str

@@ -18,12 +18,13 @@ import torch
 from bakeoff import backends
 from bakeoff.backends.base import Availability
 from bakeoff.backends.torch_kernels import ATTENTION, BENCHMARK
+from bakeoff.measuring.worker.host_memory import FromHost
 from bakeoff.measuring.worker.loading import load, move_to_device, training_of
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+from bakeoff.records.schema import HOST, INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import Outputs, run_eager
 from bakeoff.truth.errors import errors_of_eager
@@ -176,6 +177,10 @@ def test_runs_again_without_binding_again(one: Built) -> None:
         same(one.call_again(), one.eager(one.sets[1]))
 
 
+def test_results_are_the_last_outputs(one: Built) -> None:
+    same(one.call(one.sets[1]), tuple(one.compiled.results()))
+
+
 def test_building_announces_its_phases_once_each(one: Built) -> None:
     assert set(one.phases) <= set(BUILD_PHASES)
     assert len(one.phases) == len(set(one.phases))
@@ -241,6 +246,24 @@ def test_calls_queue_on_the_stream(one: Built, stream: torch.cuda.Stream, reques
     still_asleep = not slept.query()
     one.clock.synchronise()
     assert still_asleep, "run() waited for the call before it"
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("stream")
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["pageable", "pinned"])
+def test_a_call_reads_what_was_copied_from_the_host(one: Built, is_pinned: bool) -> None:
+    if refused := one.backend.supports(one.cell.model_copy(update={"inputs_from": HOST})).reason:
+        pytest.skip(refused)
+    given = unseen(one.sets[0])
+    expected = tuple(tensor.cpu() for tensor in one.eager(given))
+    called = FromHost(one.compiled, is_pinned)
+    called.bind(given)
+    for tensor in (*one.compiled.own_inputs(), *given.tensors()):
+        tensor.detach().zero_()
+    called.run()
+    one.clock.synchronise()
+    same(tuple(called.answers), expected)
+    assert all(answer.is_pinned() == is_pinned for answer in called.answers)
 
 
 @pytest.mark.gpu

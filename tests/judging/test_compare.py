@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -323,9 +324,10 @@ def test_runs_that_share_no_cell_are_refused() -> None:
         compare(report([ok(cell(), measured([1]))]), report([ok(cell(model="mlp"), measured([1]))]))
 
 
-def test_a_hot_run_and_one_with_a_cold_cache_are_refused() -> None:
-    hot, cold = (report([ok(cell(cold_cache=is_cold), measured([1]))]) for is_cold in (False, True))
-    with pytest.raises(UsageError, match="measure both with --cold-cache, or none"):
+@pytest.mark.parametrize("unusual", [{"cold_cache": True}, {"inputs_from": "host"}], ids=str)
+def test_runs_whose_calls_are_made_in_another_way_are_refused(unusual: dict[str, Any]) -> None:
+    hot, cold = (report([ok(cell(**fields), measured([1]))]) for fields in ({}, unusual))
+    with pytest.raises(UsageError, match="measure both with the same --cold-cache and --inputs-from"):
         compare(hot, cold)
     assert outcomes(compare(cold, cold)) == {"eager": "cannot tell"}  # one process each
 

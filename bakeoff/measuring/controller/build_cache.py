@@ -268,7 +268,7 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
     source = Path(backend.__file__ or "")
     facts = {
         "model": fingerprint,
-        "cell": cell.model_dump(mode="json", exclude={"model", "compared", "cold_cache"}),
+        "cell": cell.model_dump(mode="json", exclude={"model", "compared", "cold_cache", "inputs_from"}),
         "surgical": planned.surgical,
         "weights_at": dict(planned.weights_at),
         "threads": threads,

@@ -26,11 +26,12 @@ from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.ceilings import cache_bytes_of
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.host_memory import FromHost
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS
-from bakeoff.records.schema import DECODE, Generated, Memory, Placement
+from bakeoff.records.schema import DECODE, DEVICE, PINNED, Generated, Memory, Placement
 from bakeoff.truth.calls import Outputs
 from bakeoff.truth.checking import Checker, with_traits
 from bakeoff.truth.generating import WithCaches, compare, generate
@@ -41,6 +42,8 @@ from bakeoff.truth.reference import Reference
 
 def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
+    if worker.cell.inputs_from != DEVICE:
+        compiled = FromHost(compiled, worker.cell.inputs_from == PINNED)
     compiled = with_traits(compiled, sets, worker.traits, worker.frozen_choices)
     device_memory.sample()
     single, every = compiled, sets

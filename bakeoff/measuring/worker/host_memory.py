@@ -1,0 +1,62 @@
+"""Calls whose inputs come from host memory, and whose outputs go back there."""
+
+from __future__ import annotations
+
+import torch
+
+from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.backends.calling import is_sparse
+from bakeoff.models.base import Inputs
+from bakeoff.models.input_sets import without_repeats
+from bakeoff.records.errors import Unsupported
+
+
+class FromHost(Wrapped):
+    """Copies inputs to the device in each call, before the build runs, and outputs to host memory after it.
+
+    Inputs go where the build reads them, in the type and the layout that it reads. With `is_pinned` the host's memory
+    is page-locked and copies are queued on the stream. Otherwise each copy has ended before the next step. Memory for
+    outputs is kept for as long as their shapes stay.
+    """
+
+    def __init__(self, inner: Compiled, is_pinned: bool) -> None:
+        super().__init__(inner)
+        self._is_pinned = is_pinned
+        self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []  # each on the device and on the host
+        self.answers: list[torch.Tensor] = []  # outputs of the last call, on the host
+
+    def bind(self, inputs: Inputs) -> None:
+        """Bind `inputs`, and put their values into host memory for the next calls. This is not timed.
+
+        Raises Unsupported for sparse and nested tensors.
+        """
+        self._inner.bind(inputs)
+        self._inputs = []
+        for tensor in self._inner.own_inputs() or inputs.tensors():
+            host = self._like_on_host(tensor)
+            once = without_repeats(tensor)
+            self._inputs.append((tensor.detach()[once], host[once].copy_(tensor.detach()[once])))
+
+    def run(self) -> None:
+        queued = self._is_pinned
+        for tensor, value in self._inputs:
+            tensor.copy_(value, non_blocking=queued)
+        self._inner.refresh()
+        self._inner.run()
+        results = self._inner.results()
+        if [result.shape for result in results] != [answer.shape for answer in self.answers]:
+            self.answers = [self._like_on_host(result) for result in results]
+        for answer, result in zip(self.answers, results, strict=True):
+            answer.copy_(result.detach(), non_blocking=queued)
+
+    def settings(self) -> Settings:
+        to_device = sum(value.nbytes for _, value in self._inputs)
+        from_device = sum(answer.nbytes for answer in self.answers)
+        copied = {"bytes copied to the device": to_device, "bytes copied from the device": from_device}
+        return {**super().settings(), **copied}
+
+    def _like_on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_nested or is_sparse(tensor):
+            raise Unsupported("only dense tensors are copied from and to host memory, and this model has others")
+        host = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        return host.pin_memory() if self._is_pinned else host
