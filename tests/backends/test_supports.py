@@ -66,6 +66,7 @@ ROWS: list[tuple[str, list[dict[str, object]], str]] = [
     *(("iree", of(precision), precision) for precision in ("bf16", "tf32", "int8")),
     *(("iree", of(precision, device="cuda"), precision) for precision in ("bf16", "tf32", "int8")),
     ("iree", of("fp32", "fp16", device="cuda"), ""),
+    ("iree", [{"device": "cuda", "inputs_from": "host"}], "host memory"),
     *(("executorch", of(precision), precision) for precision in ("tf32", "int8")),
     *(("litert", of(precision), precision) for precision in ("fp16", "int8", "w4a32")),
     ("executorch", [CUDA], "cuda"),

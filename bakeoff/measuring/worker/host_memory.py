@@ -22,7 +22,7 @@ class FromHost(Wrapped):
     def __init__(self, inner: Compiled, is_pinned: bool) -> None:
         super().__init__(inner)
         self._is_pinned = is_pinned
-        self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []  # each on the device and on the host
+        self.inputs: list[tuple[torch.Tensor, torch.Tensor]] = []  # each on the device and on the host
         self.answers: list[torch.Tensor] = []  # outputs of the last call, on the host
 
     def bind(self, inputs: Inputs) -> None:
@@ -31,15 +31,15 @@ class FromHost(Wrapped):
         Raises Unsupported for sparse and nested tensors.
         """
         self._inner.bind(inputs)
-        self._inputs = []
+        self.inputs = []
         for tensor in self._inner.own_inputs() or inputs.tensors():
             host = self._like_on_host(tensor)
             once = without_repeats(tensor)
-            self._inputs.append((tensor.detach()[once], host[once].copy_(tensor.detach()[once])))
+            self.inputs.append((tensor.detach()[once], host[once].copy_(tensor.detach()[once])))
 
     def run(self) -> None:
         queued = self._is_pinned
-        for tensor, value in self._inputs:
+        for tensor, value in self.inputs:
             tensor.copy_(value, non_blocking=queued)
         self._inner.refresh()
         self._inner.run()
@@ -50,7 +50,7 @@ class FromHost(Wrapped):
             answer.copy_(result.detach(), non_blocking=queued)
 
     def settings(self) -> Settings:
-        to_device = sum(value.nbytes for _, value in self._inputs)
+        to_device = sum(value.nbytes for _, value in self.inputs)
         from_device = sum(answer.nbytes for answer in self.answers)
         copied = {"bytes copied to the device": to_device, "bytes copied from the device": from_device}
         return {**super().settings(), **copied}
