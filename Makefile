@@ -59,7 +59,7 @@ schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a ch
 	mv schema.new bakeoff/records/report.schema.json
 
 docs: $(VENV)/bin/python ## build the site of the documentation, with the API reference, into site/
-	$(PIP) "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29"
+	$(PIP) "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29" "mike>=2.1"
 	$(BIN)/mkdocs build --strict
 
 # The pip of Python 3.11 takes half as long again to choose versions.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bakeoff.shipping.loading import ShippedModel, load
     from bakeoff.shipping.pipelines import load_parts
 
-__version__ = "0.2.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "ANYWHERE",

@@ -83,6 +83,19 @@ def test_only_a_tag_that_is_the_version_is_released(tag: str, status: int) -> No
     assert subprocess.run(bash, cwd=ROOT, env={"TAG": tag, "PATH": "/usr/bin:/bin"}).returncode == status
 
 
+def test_nothing_is_published_on_pypi_before_it_was_tested_and_tried_from_testpypi() -> None:
+    jobs = yaml.safe_load(RELEASE.read_text())["jobs"]
+    before, waits_for = [], ["pypi"]
+    while waits_for:
+        needs = jobs[waits_for.pop()].get("needs", [])
+        waits_for += [needs] if isinstance(needs, str) else needs
+        before += waits_for
+    assert {"version", "test", "build", "testpypi", "try"} <= {*before}
+    assert jobs["pypi"]["environment"]["name"] == "pypi"
+    publishing = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
+    assert publishing == {"testpypi", "pypi"}
+
+
 def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
