@@ -204,6 +204,9 @@ def test_calls_that_are_not_as_in_the_run_are_told() -> None:
     text = to_markdown(explain(cells), cells)
     assert "its median latency was 1.014 ms there, and is 1.500 ms here (1.000 ms in the fastest quarter" in text
     assert "fused takes 1.000 ms a call" in text
+    from_host = there.cell.model_copy(update={"inputs_from": "host"})
+    (change,) = differences(ProfiledCell(FUSED, record().model_copy(update={"cell": from_host})))
+    assert (change.what, change.in_run, change.in_profile) == ("source of inputs", "host", "device")
 
 
 @pytest.mark.parametrize(("run_ms", "has_ratio"), [(2.5, True), (0.1, False)])
