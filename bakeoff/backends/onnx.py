@@ -552,7 +552,7 @@ class BoundSession(Compiled):
         return options
 
     def _assignment(self) -> Placement | None:
-        """Ask the session, a second one that may not fall back, and a profile if providers are mixed."""
+        """Ask the session, a second one that may not fall back, and a profile if providers are mixed on a GPU."""
         provider = self._sessions.provider
         placement = assignment(self._session, provider)
         if placement is None:
@@ -564,7 +564,9 @@ class BoundSession(Compiled):
         elif provider not in (PROVIDERS["cpu"], PROVIDERS["tensorrt"]):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
-        time_share = self._profiled_share() if len(placement.engines) > 1 else {}
+        # not on the CPU: the kernels in the profile of OpenVINO's plug-in have averages over all calls so far
+        is_mixed = len(placement.engines) > 1 and self._device.type == "cuda"
+        time_share = self._profiled_share() if is_mixed else {}
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})

@@ -20,8 +20,8 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.worker.loading import load
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
-from bakeoff.records.errors import BakeoffError, Unavailable
-from bakeoff.records.schema import Extent
+from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
+from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import RecordingPhases, built
 from tests.support.cells import cell_of
 
@@ -273,7 +273,10 @@ def test_onnxruntime_has_what_plugins_are_loaded_with() -> None:
         onnxruntime.register_execution_provider_library("none", "/no-such-plugin.so")
 
 
-@pytest.mark.skipif(not OPENVINO.is_installed, reason=f"pip install {OPENVINO.package}")
+with_openvino = pytest.mark.skipif(not OPENVINO.is_installed, reason=f"pip install {OPENVINO.package}")
+
+
+@with_openvino
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
@@ -289,3 +292,28 @@ def test_openvinos_plugin_runs_whole_models_in_float32(model: str, sizes: dict[s
         placement = one.compiled.placement()
         assert placement and placement.extent is Extent.FULL
         assert list(placement.engines) == [OPENVINO.provider()]
+
+
+DETERMINANTS = """
+import torch
+
+class Determinants(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.det(torch.tanh(x))
+
+def factory():
+    return Determinants(), torch.randn(2, 8, 8)
+"""
+
+
+@with_openvino
+def test_what_openvinos_plugin_leaves_to_the_cpu_is_named(tmp_path: Path) -> None:
+    (tmp_path / "determinants.py").write_text(DETERMINANTS)
+    cell = Cell(model=f"{tmp_path / 'determinants.py'}:factory", backend="onnx", mode=OPENVINO.mode)
+    with built(cell, tmp_path) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        placement = one.compiled.placement()
+        assert placement and (placement.extent, placement.time_share) == (Extent.PARTIAL, {})
+        assert placement.fallbacks == [f"Det on {ON_CPU} (1)"]
+        with pytest.raises(Unsupported, match=OPENVINO.provider()):
+            one.compiled.profiler(one.module)
