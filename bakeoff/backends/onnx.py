@@ -351,7 +351,8 @@ class Sessions:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
         if self._plugin:
-            self._plugin.add_to(options, self.context, self._profile)
+            prefix = self._plugin.profile
+            self._plugin.add_to(options, self.context, self._profile(prefix) if prefix else {})
         return runtime.open_session(self.exported.path, options, providers, wanted=self.provider)
 
     @property

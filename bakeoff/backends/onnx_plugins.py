@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.backends.base import require
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unavailable, first_line
 
@@ -32,8 +33,7 @@ SYSTEM = Path("/sys")
 NVIDIA, DISPLAY = "0x10de", "0x03"
 """A vendor of GPUs, and how the PCI classes of all GPUs begin."""
 
-Profile = Callable[[str], Mapping[str, str]]
-"""Returns TensorRT's options for a range of sizes. They begin with the given prefix."""
+NO_GPU = "ONNX Runtime finds no GPU"
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ class Plugin:
 
     mode: str
     module: str
-    package: str
-    """What pip installs."""
-    device: str = ""
-    """The kind of device that a cell's inputs are on, or empty for every kind."""
-    options: Callable[[BuildContext, Profile], Mapping[str, str]] = lambda *_: {}
-    why_not: Callable[[Device], str] = lambda _: ""
-    """Returns why the plug-in serves no such device, or an empty string if nothing speaks against it."""
+    package: str  # that pip installs
+    device: str = ""  # the kind that a cell's inputs are on; empty: every kind
+    options: Callable[[BuildContext], Mapping[str, str]] = lambda _: {}
+    why_not: Callable[[Device], str] = lambda _: ""  # why it serves no such device, or an empty string
     caveat: str = ""
+    profile: str = ""  # how options begin that give TensorRT a range of sizes; empty: it has none
 
     @property
     def is_installed(self) -> bool:
@@ -57,11 +55,8 @@ class Plugin:
 
     def provider(self) -> str:
         """Load the plug-in into ONNX Runtime, once, and return its provider. Raise Unavailable if that fails."""
-        try:
-            library = importlib.import_module(self.module)
-        except ImportError as error:
-            why = f"{self.package} is not installed ({first_line(error)}): pip install {self.package}"
-            raise Unavailable(why) from error
+        require(f"{self.package} is not installed", self.package, self.module)
+        library = importlib.import_module(self.module)
         try:
             name = str(library.get_ep_name())
             _register(name, library.get_library_path())
@@ -70,8 +65,9 @@ class Plugin:
         return name
 
     def find(self, device: Device) -> Any:
-        """Return what the plug-in offers for inputs on this device: with several GPUs that GPU; of several kinds of
-        hardware the CPU for the CPU. Raise Unavailable with the reason if that is nothing.
+        """Return what the plug-in offers for inputs on this device: that GPU, or else the CPU if it is among them.
+
+        Raise Unavailable with the reason if that is nothing.
         """
         import onnxruntime
 
@@ -81,25 +77,21 @@ class Plugin:
             offered = [offer for offer in offered if offer.device.type.name == "GPU" and _is_at(offer, device)]
         if offered:
             return min(offered, key=lambda offer: offer.device.type.name != "CPU")
-        what = f"{self.package} offers nothing for {device}"
-        if reason := self.why_not(device):
-            raise Unavailable(f"{what}: {reason}")
-        if SYSTEM.is_dir() and not shows_gpu(SYSTEM, NVIDIA if device.is_cuda else ""):
-            raise Unavailable(
-                f"{what}: ONNX Runtime finds no GPU, since {SYSTEM}/class/drm and {SYSTEM}/bus/pci/devices show none, "
-                "as in many containers and virtual machines"
-            )
-        raise Unavailable(f"{what}: its log says why, such as a driver that is too old")
+        reason = self.why_not(device)
+        if not reason and SYSTEM.is_dir() and not _shows_gpu(NVIDIA if device.is_cuda else ""):
+            reason = f"{NO_GPU}: {SYSTEM}/class/drm and {SYSTEM}/bus/pci/devices show none, as in many containers"
+        reason = reason or "its log says why, such as a driver that is too old"
+        raise Unavailable(f"{self.package} offers nothing for {device}: {reason}")
 
-    def add_to(self, options: Any, context: BuildContext, profile: Profile) -> None:
-        """Make a session with these options run on what the plug-in offers. From a GPU, nothing falls back."""
+    def add_to(self, options: Any, context: BuildContext, profile: Mapping[str, str]) -> None:
+        """Make a session run on what the plug-in offers, with a range of sizes. From a GPU, nothing falls back."""
         device = context.cell.device
         if device.is_cuda:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        options.add_provider_for_devices([self.find(device)], dict(self.options(context, profile)))
+        options.add_provider_for_devices([self.find(device)], {**self.options(context), **profile})
 
 
-def openvino_options(context: BuildContext, _: object = None) -> dict[str, str]:
+def openvino_options(context: BuildContext) -> dict[str, str]:
     """Return the options. Without the hint for the precision, OpenVINO computes fp32 in bf16 where the CPU has it."""
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -109,7 +101,7 @@ def openvino_options(context: BuildContext, _: object = None) -> dict[str, str]:
     return {"load_config": json.dumps({"CPU": properties})}
 
 
-def _rtx_options(context: BuildContext, profile: Profile) -> dict[str, str]:
+def _rtx_options(context: BuildContext) -> dict[str, str]:
     """Return the options. TF32 is on and no option turns it off: its builder reads NVIDIA_TF32_OVERRIDE."""
     import torch
 
@@ -118,7 +110,6 @@ def _rtx_options(context: BuildContext, profile: Profile) -> dict[str, str]:
         "has_user_compute_stream": "1",
         "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
         "nv_runtime_cache_path": str(context.workspace),
-        **profile("nv"),
     }
 
 
@@ -132,6 +123,12 @@ def _not_for_rtx(device: Device) -> str:
     return f"it serves compute capability 8.6, 8.9, and 12.0 and newer, and {device} has {number}"
 
 
+NOT_RTX = "TensorRT for RTX never ran a model for us: none of our GPUs is one that it serves"
+COPIES = "WebGPU never ran a model for us. A call copies its inputs to the GPU, and its outputs back"
+UNKNOWN = "Bakeoff does not know this plug-in: only the errors show which precision it computes in"
+
+OPENVINO = Plugin("openvino-ep", f"{PREFIX}openvino", "onnxruntime-ep-openvino", "cpu", openvino_options)
+WEBGPU = Plugin("webgpu-ep", f"{PREFIX}webgpu", "onnxruntime-ep-webgpu", "cpu", caveat=COPIES)
 RTX = Plugin(
     "tensorrt-rtx",
     f"{PREFIX}nv_tensorrt_rtx",
@@ -139,39 +136,25 @@ RTX = Plugin(
     "cuda",
     _rtx_options,
     _not_for_rtx,
-    "TensorRT for RTX never ran a model for us: none of our GPUs is one that it serves",
+    NOT_RTX,
+    "nv",
 )
-OPENVINO = Plugin("openvino-ep", f"{PREFIX}openvino", "onnxruntime-ep-openvino", "cpu", openvino_options)
-WEBGPU = Plugin(
-    "webgpu-ep",
-    f"{PREFIX}webgpu",
-    "onnxruntime-ep-webgpu",
-    "cpu",  # on every kind of GPU; torch has no tensors in WebGPU's memory
-    caveat="WebGPU never ran a model for us. A call copies its inputs to the GPU, and its outputs back",
-)
+KNOWN = (RTX, OPENVINO, WEBGPU)
 
 
-def _others(known: tuple[Plugin, ...]) -> tuple[Plugin, ...]:
+def _others() -> list[Plugin]:
     """Return a row for each plug-in that is installed and has none. Its mode is `ep-` and the rest of its name."""
     names = {module.name for module in pkgutil.iter_modules() if module.name.startswith(PREFIX)}
-    return tuple(
-        Plugin(
-            name.replace(PREFIX, "ep-").replace("_", "-"),
-            name,
-            name.replace("_", "-"),
-            caveat="Bakeoff does not know this plug-in: only the errors show which precision it computes in",
-        )
-        for name in sorted(names - {plugin.module for plugin in known})
-    )
+    modes = {name: name.replace(PREFIX, "ep-").replace("_", "-") for name in names - {row.module for row in KNOWN}}
+    return [Plugin(mode, name, f"onnxruntime-{mode}", caveat=UNKNOWN) for name, mode in sorted(modes.items())]
 
 
-KNOWN = (RTX, OPENVINO, WEBGPU)
-PLUGINS = {plugin.mode: plugin for plugin in (*KNOWN, *_others(KNOWN))}
+PLUGINS = {plugin.mode: plugin for plugin in (*KNOWN, *_others())}
 
 
-def shows_gpu(system: Path, vendor: str = "") -> bool:
-    """Return True if the kernel shows a GPU, or one of this vendor."""
-    cards = [*system.glob("class/drm/card*/device"), *system.glob("bus/pci/devices/*")]
+def _shows_gpu(vendor: str) -> bool:
+    """Return True if the kernel shows a GPU of this vendor, or of any where it is empty."""
+    cards = [*SYSTEM.glob("class/drm/card*/device"), *SYSTEM.glob("bus/pci/devices/*")]
     return any(
         (card / "class").read_text().startswith(DISPLAY) and (card / "vendor").read_text().startswith(vendor)
         for card in cards

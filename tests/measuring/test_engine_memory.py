@@ -53,8 +53,3 @@ def test_a_process_that_fails_says_why_in_the_log_of_the_cell(
     monkeypatch.setattr(engine_memory, "_CHILD", f"import torch; {engine_memory._CHILD}")
     assert measured(one) is None
     assert "torch was imported" in capsys.readouterr().err
-
-
-def test_what_needs_most_of_the_memory_is_not_loaded_twice(one: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
-    assert measured(one) is None
