@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from bakeoff.backends import onnx_tensorrt_rtx
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.base import BuildContext
 from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.onnx_plugins import RTX
 from bakeoff.backends.onnx_quantising import static_onnx
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.tensorrt import ENGINE, Engine, Manifest
@@ -32,7 +32,7 @@ from bakeoff.records.precision import Precision
 from tests.backends.building import RecordingPhases
 from tests.support.cells import cell_of
 
-pytest.importorskip("onnxruntime_ep_nv_tensorrt_rtx")  # loads the engine, which the bindings are linked to
+pytest.importorskip(RTX.module)  # loads the engine, which the bindings are linked to
 bindings: Any = pytest.importorskip("tensorrt_rtx_bindings")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops.*:DeprecationWarning")
@@ -109,7 +109,7 @@ def test_float32_is_rounded_to_tf32_only_where_it_is_asked_for(precision: str, a
 
 
 @pytest.mark.parametrize(("override", "allowed"), [("0", b"0"), ("1", b"1")])
-def test_the_variable_that_onnx_tensorrt_rtx_sets_decides_over_the_flag(
+def test_the_variable_that_the_plugin_sets_decides_over_the_flag(
     override: str, allowed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
@@ -139,10 +139,8 @@ def no_gpu() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_the_real_plugin_says_why_it_does_not_load_without_a_driver() -> None:
-    with pytest.raises(
-        Unavailable, match=r"the plug-in of TensorRT for RTX does not load: .* libcuda\.so\.1: "
-    ) as caught:
-        onnx_tensorrt_rtx.find(Device("cuda"))
+    with pytest.raises(Unavailable, match=rf"{RTX.package} does not load: .* libcuda\.so\.1: ") as caught:
+        RTX.find(Device("cuda"))
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.backends import onnx_plugins
 from bakeoff.backends.base import INT8_PRODUCTS
 from bakeoff.measuring import nvml
 from bakeoff.records.errors import UsageError
@@ -41,7 +42,7 @@ def test_every_backend_runs_on_cuda_and_is_right(everything: Report) -> None:
         if record.cell.backend == "onnx" and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
             # a build without the provider, TensorRT's libraries missing, a GPU that TensorRT for RTX does not serve,
             # a provider for the CPU, a mode of few bits
-            elsewhere = ("tensorrt-ep", "tensorrt-rtx", "openvino-ep", INT8_PRODUCTS)
+            elsewhere = ("tensorrt-ep", *onnx_plugins.PLUGINS, INT8_PRODUCTS)
             assert "xecutionProvider" in record.reason or record.cell.mode in elsewhere
             continue
         assert record.status is Status.OK, f"{record.cell.label}: {record.reason}\n{record.log_tail}"

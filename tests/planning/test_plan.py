@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff import backends, cli
+from bakeoff.backends import onnx_plugins
 from bakeoff.backends.base import ANYWHERE
 from bakeoff.commands import run as runs
 from bakeoff.judging.price import Price
@@ -64,8 +65,8 @@ def test_names_stand_for_modes_of_which_some_were_asked_for_by_name(
 
 def test_all_is_neither_a_backend_of_tests_nor_a_mode_that_spells_out_the_default() -> None:
     assert not {"onnxruntime-genai", "null"} & set(backends.in_all())
-    modes = ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "tensorrt-rtx", "openvino-ep"]
-    assert measured_modes("onnx") == modes
+    plain = ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep"]
+    assert measured_modes("onnx") == [*plain, *onnx_plugins.PLUGINS]
     assert [backend for backend, _, by_name in expand_backends(["jit", "all"]) if by_name] == ["torchscript"]
 
 
