@@ -29,9 +29,9 @@ class GraphNet(UserModel):
         super().__init__(str(self._folder / "model.py"), GRAPH)
         self.name = f"graphnet:{folder}"
         self.description = f"the graph of GraphNet in {self._folder}"
-        self.tensors = _described(parse(self._folder / "weight_meta.py"))
+        self._tensors = _described(parse(self._folder / "weight_meta.py"))
         self._arguments = [argument.arg for argument in self.definition.args.args[1:]]
-        if missing := [name for name in self._arguments if name not in self.tensors]:
+        if missing := [name for name in self._arguments if name not in self._tensors]:
             raise UsageError(f"{self.name}: weight_meta.py says nothing of {missing[0]}")
 
     def _required(self, name: str) -> ast.FunctionDef:
@@ -45,7 +45,7 @@ class GraphNet(UserModel):
 
     def _tree_for(self, dimensions: object) -> ast.Module:
         """Make what the graph makes on the device that its first tensor lies on, and not on the extractor's GPU."""
-        first = next(name for name in self._arguments if self.tensors[name]["shape"])
+        first = next(name for name in self._arguments if self._tensors[name]["shape"])
         tree: ast.Module = _OnDeviceOf(first).visit(parse(self.path))
         tree.body[:0] = ast.parse(HELPER).body
         return ast.fix_missing_locations(tree)
@@ -55,7 +55,7 @@ class GraphNet(UserModel):
 
         from bakeoff.models.graphnet_module import Graph, drawn
 
-        values = {name: drawn(name, self.tensors[name]) for name in self._arguments}
+        values = {name: drawn(name, self._tensors[name]) for name in self._arguments}
         own = {
             name: value for name, value in values.items() if name.startswith("L_self_") or not torch.is_tensor(value)
         }
