@@ -21,7 +21,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,14 @@ SIX = "eager,torchscript,inductor,aotinductor,onnx,openvino"
 
 
 def graphs_of(samples: Path, count: int, numbers: int) -> list[str]:
-    """Return the folders of so many graphs, from each source in turns."""
+    """Return the folders of so many graphs, from each source in turns, the smallest first."""
     by_source = []
     for source in sorted(samples.iterdir()):
         folders = sorted(path.parent for path in source.rglob("weight_meta.py"))
         random.Random(0).shuffle(folders)
         by_source.append(folder for folder in folders if numbers_in(folder) <= numbers)
     turns = filter(None, chain.from_iterable(zip_longest(*by_source)))
-    return [f"graphnet:{folder}" for folder, _ in zip(turns, range(count), strict=False)]
+    return [f"graphnet:{folder}" for folder in sorted(islice(turns, count), key=numbers_in)]
 
 
 def numbers_in(folder: Path) -> int:
