@@ -18,7 +18,7 @@ from bakeoff.backends import torch_tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import Built, built
 from tests.fakes import torch_tensorrt
 from tests.fakes.on_cpu import TorchTensorRTOnCpu
@@ -73,21 +73,9 @@ def test_a_graph_that_is_wholly_converted_is_full_either_way(
         assert isinstance(told["tensorrt_layers"], int) and told["tensorrt_layers"] >= 3
 
 
-def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_tensorrt, "not_converted", {"aten.relu.default"})
-    with on_cpu(a_cell(), tmp_path) as one:
-        placement = one.compiled.placement()
-        assert placement is not None and placement.extent is Extent.PARTIAL
-        (left,) = placement.fallbacks
-        assert left.startswith("aten.relu.default in torch (")
-        assert placement.engines["TensorRT engines"] > 1 and placement.engines["torch operators"] >= 1
-        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_no_engine_is_a_fallback(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below min_block_size the library only logs a warning, and returns a plain torch module."""
-    monkeypatch.setattr(torch_tensorrt, "least_block", 1000)
+    monkeypatch.setattr(torch_tensorrt, "builds_engines", False)
     with on_cpu(a_cell(mode=mode), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.FALLBACK
@@ -101,14 +89,24 @@ def test_a_part_that_is_no_graph_is_not_guessed_about() -> None:
     assert ours.coverage([lambda *_: None]) is None
 
 
-def test_a_graph_break_is_no_full_placement() -> None:
+@pytest.mark.parametrize(
+    ("in_torch", "breaks", "extent", "fallbacks"),
+    [
+        (False, [], Extent.FULL, []),
+        (False, ["graph break: print"], Extent.PARTIAL, ["graph break: print"]),
+        (True, [], Extent.PARTIAL, [f"{torch.relu} in torch (2)"]),
+    ],
+)
+def test_operators_in_torch_and_graph_breaks_are_no_full_placement(
+    in_torch: bool, breaks: list[str], extent: Extent, fallbacks: list[str]
+) -> None:
     graph = torch.fx.symbolic_trace(torch.nn.Identity())
     graph.add_module("_run_on_acc_0", torch.nn.Identity())
-    assert ours.coverage([graph]) == Placement(
-        extent=Extent.FULL, engines={"TensorRT engines": 1}, evidence=["Torch-TensorRT's partitions, by name"]
-    )
-    broken = ours.coverage([graph], ["graph break: print"])
-    assert broken is not None and (broken.extent, broken.fallbacks) == (Extent.PARTIAL, ["graph break: print"])
+    if in_torch:
+        graph.add_module("_run_on_gpu_1", torch.fx.symbolic_trace(lambda x: torch.relu(torch.relu(x))))
+    placement = ours.coverage([graph], breaks)
+    assert placement is not None and (placement.extent, placement.fallbacks) == (extent, fallbacks)
+    assert placement.engines == {"TensorRT engines": 1} | ({"torch operators": 2} if in_torch else {})
 
 
 class CapturingOnCpu(TorchTensorRTOnCpu):

@@ -1,11 +1,9 @@
-"""A fake of Torch-TensorRT 2.8: it partitions a graph as the real library does, and runs every part in torch.
+"""A fake of Torch-TensorRT 2.8: it puts the whole graph into one engine, by the real names, and runs it in torch.
 
-Its signatures have no `**kwargs`, so a keyword that the real library would ignore is an error. A test may replace what
-stands above the first function.
+A keyword that the real library would ignore is an error here. A test may replace what stands above the first function.
 """
 
 import json
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +16,8 @@ from torch.fx.passes.split_module import split_module
 
 __version__ = "2.8.0"
 
-not_converted: set[str] = set()
-"""Operators that stay in torch."""
-least_block = 1
-"""Below so many operators no engine is built, whatever the settings say."""
+builds_engines = True
+"""Below min_block_size the library only logs a warning, and returns a plain torch module."""
 switched: list[bool] = []
 """Each time that CUDA graphs were switched on or off."""
 
@@ -39,30 +35,15 @@ class CompilationSettings:
     use_fp32_acc: bool = False
 
 
-def compile(
-    exported_program: ExportedProgram,
-    inputs: Sequence[Any] | None = None,
-    *,
-    arg_inputs: Sequence[Any] | None = None,
-    device: torch.device | None = None,
-    disable_tf32: bool = False,
-    min_block_size: int = 1,
-    pass_through_build_failures: bool = False,
-    timing_cache_path: str = "",
-    use_explicit_typing: bool = False,
-) -> torch.fx.GraphModule:
-    assert isinstance(exported_program, ExportedProgram) and (arg_inputs or inputs)
+def compile(exported_program: ExportedProgram, *, arg_inputs: Sequence[Any], **settings: Any) -> torch.fx.GraphModule:
+    assert isinstance(exported_program, ExportedProgram) and arg_inputs
     assert not torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
-    settings = CompilationSettings(
-        device, disable_tf32, min_block_size, pass_through_build_failures, timing_cache_path, use_explicit_typing
-    )
     graph = exported_program.run_decompositions().module()
     assert isinstance(graph, torch.fx.GraphModule)
-    return _partitioned(graph, settings)
+    return _partitioned(graph, CompilationSettings(**settings))
 
 
 def torch_tensorrt_backend(gm: torch.fx.GraphModule, sample_inputs: Sequence[Any], **kwargs: Any) -> torch.nn.Module:
-    """Compile a graph. An unknown option is an error here, and the real library silently drops it."""
     assert kwargs.keys() == {"options"}
     return _partitioned(gm, CompilationSettings(**kwargs["options"]))
 
@@ -77,7 +58,7 @@ def enable_cudagraphs(compiled_module: torch.nn.Module) -> Iterator[torch.nn.Mod
 class TorchTensorRTModule(torch.nn.Module):
     """The module that takes the place of a part for which an engine was built."""
 
-    def __init__(self, graph: torch.nn.Module, settings: CompilationSettings) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, settings: CompilationSettings) -> None:
         super().__init__()
         self.graph_in_torch, self.settings = graph, settings
 
@@ -86,7 +67,6 @@ class TorchTensorRTModule(torch.nn.Module):
 
     def get_layer_info(self) -> str:
         """Return only names, since the real library builds without details."""
-        assert isinstance(self.graph_in_torch, torch.fx.GraphModule)
         names = [node.name for node in self.graph_in_torch.graph.nodes if node.op == "call_function"]
         return json.dumps({"Layers": names, "Bindings": []})
 
@@ -100,26 +80,13 @@ runtime = SimpleNamespace(enable_cudagraphs=enable_cudagraphs)
 
 
 def _partitioned(gm: torch.fx.GraphModule, settings: CompilationSettings) -> torch.fx.GraphModule:
-    """Put neighbouring nodes of one kind into one child, with the real partitioner's names."""
-    work = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
-    convertible = [node for node in work if str(node.target) not in not_converted]
-    if len(convertible) < max(settings.min_block_size, least_block):
+    if not builds_engines:
         return gm
-    groups: dict[torch.fx.Node, int] = {}
-    kinds: list[bool] = []
-    for node in gm.graph.nodes:
-        kind = node not in work or node in convertible
-        if not kinds or (node in work and kinds[-1] != kind):
-            kinds.append(kind)
-        groups[node] = len(kinds) - 1
-    split = split_module(gm, gm, lambda node: groups[node])
-    for node in split.graph.nodes:
-        if node.op == "call_module" and node.target.startswith("submod_"):
-            number = int(node.target.removeprefix("submod_"))
-            child = split.get_submodule(node.target)
-            name = f"_run_on_{'acc' if kinds[number] else 'gpu'}_{number}"
-            split.delete_submodule(node.target)
-            split.add_module(name, TorchTensorRTModule(child, settings) if kinds[number] else child)
-            node.target = name
+    split = split_module(gm, gm, lambda node: 0)
+    (node,) = (node for node in split.graph.nodes if node.target == "submod_0")
+    engine = TorchTensorRTModule(split.submod_0, settings)
+    split.delete_submodule("submod_0")
+    split.add_module("_run_on_acc_0", engine)
+    node.target = "_run_on_acc_0"
     split.recompile()
     return split
