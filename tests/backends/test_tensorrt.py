@@ -30,7 +30,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unsupported
 from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import RecordingPhases
-from tests.fakes.tensorrt import TensorRT, Tensors
+from tests.backends.fake_tensorrt import TensorRT, Tensors
 
 INPUTS: Tensors = {"x": ((2, 3), "FLOAT"), "places": ((4,), "INT64")}
 OUTPUTS: Tensors = {"y": ((2, 3), "FLOAT"), "best": ((2,), "INT64")}

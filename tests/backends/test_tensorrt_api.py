@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.why.failing_script import script_of_part
-from tests.fakes import real_api
+from tests.backends import real_api
 from tests.reports import samples
 from tests.support.cells import cell_of
 

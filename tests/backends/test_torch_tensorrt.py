@@ -19,9 +19,9 @@ from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent
+from tests.backends import fake_torch_tensorrt as torch_tensorrt
 from tests.backends.building import Built, built
-from tests.fakes import torch_tensorrt
-from tests.fakes.on_cpu import TorchTensorRTOnCpu
+from tests.backends.fake_on_cpu import TorchTensorRTOnCpu
 from tests.support.checkout import ROOT
 from tests.support.distributions import distribute
 
@@ -129,8 +129,8 @@ def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(
 @pytest.mark.slow
 def test_it_passes_the_conformance_suite_over_the_fake(tmp_path: Path) -> None:
     """Nothing else runs this backend. The fake and the backend are on Python's path, as if they were installed."""
-    shutil.copy(torch_tensorrt.__file__, tmp_path)
-    distribute(TorchTensorRTOnCpu.name, "tests.fakes.on_cpu:TorchTensorRTOnCpu", tmp_path)
+    shutil.copy(torch_tensorrt.__file__, tmp_path / "torch_tensorrt.py")
+    distribute(TorchTensorRTOnCpu.name, "tests.backends.fake_on_cpu:TorchTensorRTOnCpu", tmp_path)
     # the inner pytest must not act as a worker of pytest-xdist, since it would wait for the lock of this test
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     path = f"{ROOT}{os.pathsep}{tmp_path}"
