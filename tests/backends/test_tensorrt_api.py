@@ -21,8 +21,8 @@ from tests.support.cells import cell_of
 
 ROOT = Path(__file__).parents[2]
 PINNED = "11.0.0.114"
-VERSIONS = ("10.13.3.9", PINNED, "11.4.0.106")
-"""The oldest and the newest version, and the one that constraints.txt pins."""
+VERSIONS = ("10.13.3.9", PINNED, pytest.param("11.4.0.106", marks=pytest.mark.slow))
+"""The oldest version, the one that constraints.txt pins, and the newest."""
 BUILDING, RUNNING = "bakeoff/backends/tensorrt.py", "bakeoff/backends/runtime/tensorrt.py"
 FILES = (BUILDING, RUNNING, "bakeoff/backends/tensorrt_profiling.py", "bakeoff/backends/torch_tensorrt.py")
 
