@@ -135,9 +135,3 @@ def test_int8_is_recorded_as_asked_and_as_in_force(tmp_path: Path) -> None:
     assert records["inductor/freezing"].status is Status.UNSUPPORTED
     assert "int8 is always frozen" in records["inductor/freezing"].reason
     assert records["torchscript"].status is Status.UNSUPPORTED
-
-
-def test_fp8_on_the_cpu_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "eager", precision=["fp8"])
-    assert [record.status for record in report.records] == [Status.UNSUPPORTED]
-    assert "this is the CPU" in report.records[0].reason
