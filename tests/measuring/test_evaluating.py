@@ -1,5 +1,6 @@
 """The user's own `evaluate`: what it may return, the `predict` that it gets, and how its failures end."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,23 +131,23 @@ class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         return {"y": 2 * x, "rows": x.shape[0] * torch.ones((), dtype=torch.int64)}
 
 
-@pytest.fixture
-def make_predict(tmp_path: Path) -> Callable[..., evaluating.Predict]:
-    (tmp_path / "net.py").write_text(
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample that the reference of the model has left."""
+    folder = tmp_path_factory.mktemp("sample")
+    (folder / "net.py").write_text(
         "import torch\nfrom tests.measuring.test_evaluating import Model\n"
         "def factory(batch: int = 4):\n    return Model(), torch.randn(batch, 3)\n"
     )
-    cell = Cell(model=f"{tmp_path}/net.py:factory", dimensions={"batch": 4}, backend="eager")
-    sample = tmp_path / "sample.npz"
-    job = ComputeReference(cell=cell, reference=tmp_path / "reference.pt", sample=sample)
-    before = Path.cwd()
-    import os
+    cell = Cell(model=f"{folder}/net.py:factory", dimensions={"batch": 4}, backend="eager")
+    job = ComputeReference(cell=cell, reference=folder / "reference.pt", sample=folder / "sample.npz")
+    with contextlib.chdir(folder):  # which the reference stands in afterwards, too
+        reference.compute(job, folder, folder)
+    return folder / "sample.npz"
 
-    try:
-        reference.compute(job, tmp_path, tmp_path)
-    finally:
-        os.chdir(before)
 
+@pytest.fixture
+def make_predict(sample: Path) -> Callable[..., evaluating.Predict]:
     def make(dtype: Any = torch.float32, **given: Any) -> evaluating.Predict:
         def call(inputs: Inputs) -> list[Any]:
             assert inputs.args[0].dtype is dtype
