@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.worker.loading import load
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
-from bakeoff.records.errors import Unavailable
+from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 
@@ -44,7 +43,6 @@ class Machine:
         self.cards = [SimpleNamespace(pci_domain_id=0, pci_bus_id=1, pci_device_id=0)]
         self.system = system
         self.refusal = ""
-        self.install = install
         install(PLUGIN, SimpleNamespace(get_library_path=lambda: "plugin.so"))
         patch.setattr(rtx, "SYSTEM", system)
         patch.setattr(onnxruntime, "register_execution_provider_library", self.register)
@@ -82,35 +80,41 @@ def reason(device: Device = CUDA) -> str:
     return str(caught.value)
 
 
-def offers_nothing(machine: Machine, capability: tuple[int, int] = (8, 6), shown: str = "", vendor: str = "") -> None:
+def test_where_it_is_not_installed_the_reason_says_how_to_get_it(
+    machine: Machine, install: Callable[[str, object], None]
+) -> None:
+    install(PLUGIN, None)
+    assert reason().startswith("TensorRT for RTX is not installed")
+    assert reason().endswith(f"pip install {rtx.PACKAGE}") and not machine.registered
+
+
+def test_a_plugin_that_does_not_load_says_why(machine: Machine) -> None:
+    machine.refusal = "libcuda.so.1: cannot open shared object file"
+    assert reason() == f"the plug-in of TensorRT for RTX does not load: {machine.refusal}"
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 3), (7, 5)])
+def test_a_gpu_that_it_does_not_serve_is_named_with_its_capability(machine: Machine, capability: Any) -> None:
     machine.offered, machine.capability = [], capability
-    if shown:
-        machine.show_card(shown, vendor or "0x10de")
+    assert reason() == (
+        "TensorRT for RTX serves compute capability 8.6, 8.9, and 12.0 and newer, "
+        f"and cuda has {capability[0]}.{capability[1]}"
+    )
 
 
-SERVES = "TensorRT for RTX serves compute capability 8.6, 8.9, and 12.0 and newer, and cuda has"
-IS_SHOWN = "the plug-in of TensorRT for RTX offers nothing for cuda (compute capability 8.6)"
+def test_where_onnxruntime_finds_no_gpu_the_reason_says_where_it_looks(machine: Machine) -> None:
+    machine.offered = []
+    told = reason()
+    assert told.startswith("ONNX Runtime finds no GPU") and "/class/drm" in told and "virtual machines" in told
+    machine.show_card("class/drm/card0/device", vendor="0x1a03")  # a server's own display
+    assert reason() == told
 
 
-@pytest.mark.parametrize(
-    ("prepare", "said"),
-    [
-        (lambda machine: machine.install(PLUGIN, None), "TensorRT for RTX is not installed"),
-        (
-            lambda machine: vars(machine).update(refusal="libcuda.so.1: cannot open shared object file"),
-            "the plug-in of TensorRT for RTX does not load: libcuda.so.1: cannot open shared object file",
-        ),
-        *((partial(offers_nothing, capability=one), f"{SERVES} {one[0]}.{one[1]}") for one in ((8, 0), (9, 0), (7, 5))),
-        (offers_nothing, "ONNX Runtime finds no GPU"),
-        # a server's own display
-        (partial(offers_nothing, shown="class/drm/card0/device", vendor="0x1a03"), "ONNX Runtime finds no GPU"),
-        (partial(offers_nothing, shown="class/drm/card1/device"), IS_SHOWN),
-        (partial(offers_nothing, shown="bus/pci/devices/0000:01:00.0"), IS_SHOWN),
-    ],
-)
-def test_where_it_cannot_run_there_is_a_reason(prepare: Callable[[Machine], None], said: str, machine: Machine) -> None:
-    prepare(machine)
-    assert reason().startswith(said)
+@pytest.mark.parametrize("where", ["class/drm/card1/device", "bus/pci/devices/0000:01:00.0"])
+def test_a_gpu_that_is_shown_and_not_offered_is_another_case(machine: Machine, where: str) -> None:
+    machine.offered = []
+    machine.show_card(where)
+    assert reason().startswith("the plug-in of TensorRT for RTX offers nothing for cuda (compute capability 8.6)")
 
 
 def test_the_plugin_is_loaded_once_for_all_sessions(machine: Machine) -> None:
@@ -138,9 +142,6 @@ class Options(onnxruntime.SessionOptions):  # type: ignore[misc]
 
     def add_provider_for_devices(self, devices: list[Any], options: dict[str, str]) -> None:
         type(self).given = (devices, options)
-
-
-REAL = onnxruntime.InferenceSession
 
 
 class Served:
@@ -173,14 +174,6 @@ def context_in(folder: Path, precision: str = "fp32", axes: tuple[OpenAxis, ...]
     return BuildContext(cell, RecordingPhases(), folder, threads=1, open_axes=axes)
 
 
-@pytest.fixture
-def served(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """The machine, with sessions in which the plug-in takes every node."""
-    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", Served)
-    return machine
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxModel, Inputs]:
     model = load(Cell(model="mlp", dimensions=SIZES, backend="onnx"))
@@ -189,39 +182,55 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxModel, Input
 
 @pytest.mark.parametrize(("precision", "override"), [("fp32", "0"), ("tf32", "1")])
 def test_a_session_runs_on_the_plugins_device_and_on_the_current_stream(
-    served: Machine, exported: tuple[OnnxModel, Inputs], tmp_path: Path, precision: str, override: str
+    machine: Machine,
+    exported: tuple[OnnxModel, Inputs],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    override: str,
 ) -> None:
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Served)
     session = Sessions(exported[0], context_in(tmp_path, precision), rtx.MODE).open()
     devices, options = Options.given
-    assert devices == served.offered
+    assert devices == machine.offered
     assert (options["has_user_compute_stream"], options["user_compute_stream"]) == ("1", "1234")
     assert options["nv_runtime_cache_path"] == str(tmp_path)
     assert session.asked == ([], 0) and session.entry == "1"
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == override
 
 
-@pytest.mark.usefixtures("served")
-def test_open_axes_are_one_profile(exported: tuple[OnnxModel, Inputs], tmp_path: Path) -> None:
+def test_open_axes_are_one_profile(
+    machine: Machine, exported: tuple[OnnxModel, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Served)
     axes = (OpenAxis(tensor=0, axis=0, dimensions=("batch",), low=1, high=4),)
     Sessions(exported[0], context_in(tmp_path, axes=axes), rtx.MODE, exported[1]).open()
     name = exported[0].input_names[0]
     profile = {key: value for key, value in Options.given[1].items() if key.startswith("nv_profile")}
-    sizes = {"min": 1, "opt": 2, "max": 4}
-    assert profile == {f"nv_profile_{which}_shapes": f"{name}:{rows}x8" for which, rows in sizes.items()}
+    assert profile == {
+        "nv_profile_min_shapes": f"{name}:1x8",
+        "nv_profile_opt_shapes": f"{name}:2x8",
+        "nv_profile_max_shapes": f"{name}:4x8",
+    }
 
 
-@pytest.mark.parametrize("is_real", [False, True])
 def test_a_session_without_the_plugin_is_an_error(
-    served: Machine,
-    exported: tuple[OnnxModel, Inputs],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    is_real: bool,
+    machine: Machine, exported: tuple[OnnxModel, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime itself refuses to leave a node to the CPU."""
-    monkeypatch.setattr(onnxruntime, "InferenceSession", REAL if is_real else Dropped)
-    said = "fallback to CPU EP has been explicitly disabled" if is_real else f"could not start {rtx.PROVIDER}"
-    with pytest.raises(Exception, match=said):
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Dropped)
+    with pytest.raises(BakeoffError, match=f"could not start {rtx.PROVIDER}"):
+        Sessions(exported[0], context_in(tmp_path), rtx.MODE).open()
+
+
+def test_onnxruntime_itself_refuses_to_leave_a_node_to_the_cpu(
+    machine: Machine, exported: tuple[OnnxModel, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This session is real. Only the plug-in is missing from it."""
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    with pytest.raises(Exception, match="fallback to CPU EP has been explicitly disabled"):
         Sessions(exported[0], context_in(tmp_path), rtx.MODE).open()
 
 
