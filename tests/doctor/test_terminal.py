@@ -46,12 +46,7 @@ def shown(
 ) -> str:
     file = StringIO()
     found = Diagnosis(
-        created_at="now",
-        facts=FACTS,
-        trials=trials,
-        findings=findings,
-        environments=list(environments),
-        broken=broken,
+        created_at="now", facts=FACTS, trials=trials, findings=findings, environments=list(environments), broken=broken
     )
     print_diagnosis(found, Console(file=file, width=160))
     return file.getvalue()

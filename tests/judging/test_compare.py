@@ -647,10 +647,7 @@ def test_build_times_of_an_earlier_run_are_marked(base_s: float | None) -> None:
 
 
 def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
-    undecided = [
-        ok(cell("onnx"), steady([1.0, 1.04, 0.96])),
-        ok(cell("inductor"), steady([1.0, 1.03, 1.06])),
-    ]
+    undecided = [ok(cell("onnx"), steady([1.0, 1.04, 0.96])), ok(cell("inductor"), steady([1.0, 1.03, 1.06]))]
     new = report(undecided).model_copy(update={"complete": False, "planned": 3})
     text = to_markdown(compare(report(undecided), new))
     assert "The new run was interrupted before all was measured: 2 of 3 cells ended." in text

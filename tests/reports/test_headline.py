@@ -172,9 +172,7 @@ def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_d
 
 
 @pytest.mark.parametrize("calls", [None, 100])
-def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(
-    calls: int | None,
-) -> None:
+def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(calls: int | None) -> None:
     few = [0.0, *[1.0] * 7]
     records = [
         metrics.measured(label, few, few).model_copy(

@@ -84,10 +84,7 @@ def test_runs_of_different_precisions_have_a_table_for_each(tmp_path: Path) -> N
     text = history.to_markdown(history.read(tmp_path))
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert titles == ["conv on cpu, fp32", "conv on cpu, int8", "Runs"]
-    assert [row[1:] for row in rows(text, "onnx")] == [
-        ["2", "1.000", "1.500", "-"],
-        ["1", "0.5000"],
-    ]
+    assert [row[1:] for row in rows(text, "onnx")] == [["2", "1.000", "1.500", "-"], ["1", "0.5000"]]
 
 
 def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:

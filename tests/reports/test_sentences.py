@@ -9,18 +9,7 @@ from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, LeftEarly, Phase, Record, Status, Throughput
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
-from tests.reports.samples import (
-    accuracy,
-    cell,
-    constant,
-    failed,
-    lived,
-    ok,
-    once,
-    over_processes,
-    report,
-    roofline,
-)
+from tests.reports.samples import accuracy, cell, constant, failed, lived, ok, once, over_processes, report, roofline
 
 ACCESSES = (
     Access(kind=AccessKind.CLOCK),
@@ -65,10 +54,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
             "nothing could be ranked (1 crash, 1 oom).",
         ),
         (
-            [
-                *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
-                lived(3.0, "eager"),
-            ],
+            [*(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])), lived(3.0, "eager")],
             "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms); onnx is 3.00x as fast as eager.",
         ),
     ],

@@ -150,11 +150,7 @@ def test_a_run_keeps_what_was_built_and_rendering_it_again_removes_nothing(
     kept = {record.cell.label: record.artifact for record in report_file.read(run).records}
     assert kept["eager"] == ""
     files = {label: {path.name for path in (run / kept[label]).iterdir()} for label in BUILDING}
-    assert files == {
-        "onnx": {"model.onnx"},
-        "openvino": {"model.xml", "model.bin"},
-        "torchscript": {"model.pt"},
-    }
+    assert files == {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}, "torchscript": {"model.pt"}}
     assert command_line("history", run)[0] == 0
     assert command_line("compare", run, run)[0] == 0
     assert {label: {path.name for path in (run / kept[label]).iterdir()} for label in BUILDING} == files
