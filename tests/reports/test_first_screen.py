@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import html
-
 import pytest
 
 from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
-from bakeoff.reports import doubt_sentences, headline
+from bakeoff.reports import doubt_sentences
 from bakeoff.reports.first_screen import first_screen
-from bakeoff.reports.run_report import to_cell, to_markdown
 from tests.judging.test_load import carrying
 from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady, under
 from tests.reports.test_load import records as under_load
@@ -164,11 +161,6 @@ def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[floa
     assert f"{told.replace('more processes', 'the rest of the run')} change the winner" in so_far
 
 
-def test_no_command_of_a_page_writes_over_the_run() -> None:
-    details = to_markdown(judged([lived(1.0, "eager")], command="bakeoff --model conv --out r1 --json"))
-    assert "# everything\nbakeoff --model conv --out r1-again\n" in details and "--out r1 " not in details
-
-
 def test_where_eager_wins_there_is_nothing_to_export() -> None:
     screen = first_screen(judged([lived(1.0, "eager"), lived(2.0, "onnx")]), "results/run")
     assert screen.whether_to_ship.endswith("eager is your model as it is: there is nothing to export.")
@@ -218,15 +210,3 @@ def test_what_cannot_run_here_is_counted_once_for_the_whole_run() -> None:
     named = [record.model_copy(update={"asked_by_name": True}) for record in records]
     assert first_screen(judged(named), "").not_tried == ""
     assert first_screen(judged(records[:2]), "").not_tried == ""
-
-
-def test_every_output_has_the_same_answer_and_the_same_sentence_on_shipping() -> None:
-    judgement = judge(report(under_load()).model_copy(update={"request": {"load": "server"}}))
-    line = headline.line(judgement.contests[0])
-    assert "requests/s at p99 < 20 ms" in line
-    shipping = first_screen(judgement, "").whether_to_ship
-    outputs = every_output(judgement) | {"notebook": html.unescape(to_cell(judgement))}
-    for name in ("page", "notebook", "report.md", "details.md"):
-        assert line in outputs[name] and shipping in outputs[name], name
-    assert " ".join(line.replace(",", " ").split()) in " ".join(outputs["quiet"].replace(",", " ").split())
-    assert shipping in outputs["quiet"] and f'"headline":"{line}"' in outputs["JSON"]

@@ -11,7 +11,7 @@ import pytest
 
 from bakeoff.judging.compare import Comparison, compare
 from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.records.schema import Status
+from bakeoff.records.schema import Extent, Placement, Status
 from bakeoff.reports import comparison, site
 from bakeoff.reports.run_report import to_cell, to_markdown, to_page, to_short_markdown
 from tests.reports import samples, test_columns, test_dynamic, test_short_tables
@@ -35,16 +35,20 @@ RUNS: dict[str, Callable[[], Judgement]] = {
 
 
 def compared() -> Comparison:
-    """Return two runs with a cell that became slower, one that broke, and another environment."""
-    second = samples.conv_on_cpu()[1]
+    """Return two runs with a cell that became slower and differs in more, one that broke, and another environment."""
+    second, onnx = samples.conv_on_cpu()[1], samples.cell("onnx")
+    before: dict[str, object] = {"build_s": 2.0, "precision_in_force": {"tf32": False}}
+    now: dict[str, object] = {"build_s": 3.0, "precision_in_force": {"tf32": True}}
+    now |= {"accuracy": samples.accuracy(2.6e-7), "placement": Placement(extent=Extent.PARTIAL)}
     base = [samples.ok(samples.cell(), samples.over_processes(1.7)),
-            samples.ok(samples.cell("onnx"), samples.over_processes(0.9, seed=1)), second]  # fmt: skip
+            samples.ok(onnx, samples.over_processes(0.9, seed=1), **before), second]  # fmt: skip
     new = [
         base[0],
-        samples.ok(samples.cell("onnx"), samples.over_processes(1.08, seed=1)),
+        samples.ok(onnx, samples.over_processes(1.08, seed=1), **now),
         samples.failed(second.cell, Status.OOM, "out of memory", log_tail="allocating"),
     ]
-    where = samples.environment().model_copy(update={"cuda": "13.0"})
+    other = {"cuda": "13.0", "git_commit": "fff0000", "git_dirty": False, "hostname": "other"}
+    where = samples.environment().model_copy(update=other)
     return compare(samples.report(base), samples.report(new, run_id="new", environment=where))
 
 

@@ -11,7 +11,7 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Effect
-from bakeoff.records.schema import Interval, Ratio, Status
+from bakeoff.records.schema import Interval, Ratio
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.csv_files import to_csv
@@ -21,7 +21,7 @@ from bakeoff.reports.run_report import to_page, to_short_markdown
 from tests.judging import test_generation as generations
 from tests.judging import test_metrics as metrics
 from tests.judging.test_load import carrying
-from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report, steady
+from tests.reports.samples import LAYOUTS, cell, judged, ok, once, over_processes, report, steady
 from tests.support.printed import every_output, reported
 
 
@@ -96,21 +96,6 @@ def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_
 )
 def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
     assert number_format.compared(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True), "eager") == said
-
-
-def test_the_short_report_fits_and_answers_what_a_reader_asks(tmp_path: Path) -> None:
-    dimensions = conv_on_cpu()[0].cell.dimensions
-    absent = [
-        failed(cell(name, dimensions=dimensions), Status.UNAVAILABLE, f"no {name}") for name in ("iree", "litert")
-    ]
-    text = to_short_markdown(judged([*conv_on_cpu(), *absent]), tmp_path, [Path("figures/latency.svg")])
-    heading = next(row for row in text.splitlines() if row.startswith("| rank |"))
-    assert heading.count("|") - 1 <= 9
-    order = ["**onnx, 0.9529 ms", "passed the check", "2 backends that cannot run here were not tried: iree, litert.",
-             "## What to run now", "| rank |", "What could change the", "!["]  # fmt: skip
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
-    assert "| - | tensorrt |" in text and text.count("iree") == 1 and len(text.splitlines()) < 70
 
 
 def test_a_short_report_of_nothing_says_so(tmp_path: Path) -> None:

@@ -115,12 +115,12 @@ def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "broken" / "report.json").write_text("{", encoding="utf-8")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.json").write_text(json.dumps({"schema_version": "9.0.0"}), encoding="utf-8")
-    found, page = history.write(tmp_path, tmp_path)
+    found = history.read(tmp_path)
     assert len(found.runs) == 1
     said = "\n".join(found.skipped)
     for part in ("broken/report.json is not JSON", "has schema 9.0.0", "'yesterday'", "is the run run-1 once more"):
         assert part in said
-    assert "4 reports left out" in page.read_text(encoding="utf-8")
+    assert "4 reports left out" in history.to_markdown(found)
 
 
 def test_a_folder_without_a_report_that_can_be_read_is_refused(tmp_path: Path) -> None:

@@ -273,9 +273,12 @@ def test_the_page_cache_is_dropped_only_where_that_is_allowed(tmp_path: Path, mo
         start_runs.drop_page_cache()
 
 
+@pytest.mark.parametrize("in_cpp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_folder_of_a_cell_is_started(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    in_cpp: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if not in_cpp:
+        monkeypatch.setattr(shutil, "which", lambda name: None)
     assert cli.main(["start", str(run), "onnx", "--starts", "1"]) == 2
     assert "at least 7" in capsys.readouterr().err
     monkeypatch.setattr(start_runs, "LEAST_STARTS", 1)
