@@ -21,7 +21,6 @@ from bakeoff.judging.doubts_of_cells import (
 )
 from bakeoff.judging.doubts_of_winner import (
     ModelChanges,
-    NarrowLead,
     NoBaseline,
     NotRanked,
     NotToldApart,
@@ -35,10 +34,8 @@ from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
     accuracy,
-    bursts,
     caveat,
     cell,
-    constant,
     conv_on_cpu,
     failed,
     lived,
@@ -191,26 +188,12 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
     assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
 
 
-def test_nothing_ranked_and_a_single_ranked_cell() -> None:
-    lost = [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")]
-    contest = judge_contest(lost)
-    assert (contest.fastest.winner, contest.ranked, contest.best, contest.fastest.leads) == (None, [], None, {})
-    contest = judge_contest([once(1.0, "onnx"), lost[1]])
-    assert (contest.fastest.winner, contest.fastest.runner_up, contest.fastest.lead) == ("onnx", None, None)
-
-
 def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
     level = 1 + MARGIN_UNPAIRED - 0.05
     contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
     assert contest.fastest.tied == ("onnx", "inductor")
     assert Unpaired in kinds(contest)
     assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).fastest.winner == "onnx"
-
-
-def test_eager_may_win() -> None:
-    contest = judge_contest([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)])
-    assert contest.fastest.winner == "eager"
-    assert contest.cells[1].break_even is not None and contest.cells[1].break_even.calls is None
 
 
 def test_engines_that_did_nothing_did_not_do_the_work() -> None:
@@ -245,26 +228,6 @@ def test_cells_of_two_contests_and_no_cells_are_refused() -> None:
         judge_contest([])
 
 
-def test_a_narrow_lead_is_called_with_a_doubt() -> None:
-    for factor, is_narrow in ((1.08, True), (1.5, False)):
-        contest = judge_contest([ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(factor, seed=1))])
-        assert contest.fastest.winner == "onnx"
-        assert (NarrowLead in kinds(contest)) is is_narrow
-
-
-def test_over_processes_two_copies_of_one_backend_tie_whichever_comes_first() -> None:
-    first = ok(cell("null"), over_processes(1.0, LAYOUTS, seed=1))
-    second = ok(cell("null", "copy"), over_processes(1.0, LAYOUTS[::-1], seed=2))
-    for records in ([first, second], [second, first]):
-        contest = judge_contest(records)
-        assert (contest.fastest.winner, sorted(contest.fastest.tied), contest.fastest.is_open) == (
-            None,
-            ["null", "null/copy"],
-            False,
-        )
-    assert undecided([first, second]) == []
-
-
 def test_processes_that_disagree_leave_the_verdict_open() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03]), lived(3.0, "eager")]
     contest = judge_contest(records)
@@ -280,17 +243,6 @@ def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
     contest = judge_contest(records)
     assert (contest.fastest.winner, contest.fastest.is_open) == ("onnx", False)
     assert undecided(records) == [("onnx", "eager")]
-
-
-@pytest.mark.parametrize("levels_ms", [[1.02] * 6, [0.6, 1.9, 2.95, 2.95, 3.2, 8.0]])
-def test_what_one_process_of_each_cannot_tell_apart_is_undecided_and_not_equal(levels_ms: list[float]) -> None:
-    contest = judge_contest([once(1.0, "onnx"), ok(cell("inductor"), constant(levels_ms))])
-    assert (contest.fastest.tied, contest.fastest.is_open, contest.fastest.certainty) == (
-        ("onnx", "inductor"),
-        True,
-        Certainty.OPEN,
-    )
-    assert doubt(contest, Undecided).processes == 1
 
 
 def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> None:

@@ -164,6 +164,7 @@ def test_another_folder_can_be_named(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "place" / "history.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
     records = [ok(cell(model=f"m{number}"), constant([1.0, 200.0] * 4)) for number in range(14)]
     keep(made(1, records), tmp_path / "1")
