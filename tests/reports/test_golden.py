@@ -3,22 +3,24 @@
 `UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
 """
 
-import os
+import csv
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bakeoff.judging.compare import Comparison, compare
+from bakeoff.judging.compare import Comparison, compare, parse_fail_on
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Extent, Placement, Status
-from bakeoff.reports import comparison, site
+from bakeoff.reports import comparison, csv_files, junit, site, summary
 from bakeoff.reports.run_report import to_cell, to_markdown, to_page, to_short_markdown
-from tests.reports import samples, test_columns, test_dynamic, test_short_tables
+from tests.reports import samples, test_columns, test_dynamic, test_short_tables, test_sweep_tables
 from tests.reports.test_page import Page
+from tests.support.golden import same_as_golden
 from tests.support.printed import printed, reported
 
-GOLDEN = Path(__file__).with_name("golden")
 FIGURES = ["figures/latency.svg", "figures/costs.svg", "figures/samples-2.svg", "latency.png"]
 
 RUNS: dict[str, Callable[[], Judgement]] = {
@@ -58,6 +60,29 @@ def read(html: str) -> str:
     return "\n".join(filter(None, (" ".join(text.split()) for text in texts)))
 
 
+def csv_of(text: str) -> str:
+    """Return a CSV with a line for each value, and six digits of each number: processors differ in the last ones."""
+    rows = csv.DictReader(io.StringIO(text))
+    values = ["".join(f"{name}: {value}\n" for name, value in row.items()) for row in rows]
+    return re.sub(r"\b\d+\.\d+(e[+-]\d+)?\b", lambda number: f"{float(number[0]):.6g}", "\n".join(values))
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "columns.csv.txt": lambda: csv_of(csv_files.to_csv(RUNS["columns"]())),
+    "suite.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["suite.csv"]),
+    "dynamo.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["dynamo.csv"]),
+    **{
+        f"{swept}.csv.txt": lambda records=records: csv_of(*csv_files.sweep_tables(samples.judged(records)).values())
+        for swept, records in {"attention": test_sweep_tables.SWEPT, "models": test_sweep_tables.MODELS}.items()
+    },
+    "statuses.junit.xml": lambda: junit.of_run(RUNS["statuses"]()).replace("><", ">\n<"),
+    "comparison.junit.xml": lambda: junit.of_comparison(compared(), parse_fail_on("slower")).replace("><", ">\n<"),
+    "statuses.summary.md": lambda: summary.of_run(RUNS["statuses"]()),
+    "suite.summary.md": lambda: summary.of_run(RUNS["suite"]()),
+    "comparison.summary.md": lambda: summary.of_comparison(compared()),
+}
+
+
 SURFACES: dict[str, Callable[[Judgement], str]] = {
     "details.md": lambda run: to_markdown(run, FIGURES),
     "report.md": lambda run: to_short_markdown(run, Path("FOLDER"), FIGURES),
@@ -66,14 +91,6 @@ SURFACES: dict[str, Callable[[Judgement], str]] = {
     "page.txt": lambda run: read(to_page(run)),
     "cell.txt": lambda run: read(to_cell(run)),
 }
-
-
-def same_as_golden(name: str, text: str) -> None:
-    file = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text.splitlines() == file.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -100,3 +117,8 @@ def test_a_site_reads_as_before() -> None:
     runs = [samples.judged(), samples.judged(samples.conv_on_cpu(), run_id="later", created_at="2026-05-02T10:00:00Z")]
     same_as_golden("site.page.txt", read(site.to_index([site.PublishedRun(run, "runs/x.html") for run in runs])))
     same_as_golden("site.card.md", site.to_card(runs))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_for_programs_or_ci_reads_as_before(name: str) -> None:
+    same_as_golden(name, FILES[name]())
