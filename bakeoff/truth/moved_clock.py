@@ -52,7 +52,7 @@ def _datetime64(own: Callable[[Any], Any], given: Any, at_s: float) -> Any:
     return own((datetime.date.fromtimestamp(at_s).isoformat(), *unit) if moment == "today" else given)
 
 
-_COUNTING = {
+_COUNTING: dict[Any, _Move] = {
     **dict.fromkeys((time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
     **dict.fromkeys((time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns),
 }
