@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bakeoff.records.traits import Access, AccessKind
@@ -39,6 +39,8 @@ _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     logging.Logger.handle.__code__: (AccessKind.LOG, "self"),
     torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
     save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
+    load_file.__code__: (AccessKind.READ_FILE, "filename"),
+    torch.jit.load.__code__: (AccessKind.READ_FILE, "f"),
 }
 """Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
 
