@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bakeoff.records.traits import Access, AccessKind
@@ -96,6 +96,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: np.save("log.npy", np.ones(2)), access(AccessKind.WRITTEN_FILE, "log.npy")),
         (lambda: torch.save(torch.ones(2), "log.pt"), access(AccessKind.WRITTEN_FILE, "log.pt")),
         (lambda: save_file({"a": torch.ones(2)}, "log.st"), access(AccessKind.WRITTEN_FILE, "log.st")),
+        (lambda: load_file("weights.st"), access(AccessKind.READ_FILE, "weights.st")),
         (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
@@ -111,6 +112,7 @@ def test_what_the_users_code_does_is_noted(
     Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
     torch.save(torch.ones(2), "weights.pt")
+    save_file({"a": torch.ones(2)}, "weights.st")
     with open("descriptor.log", "wb+") as file:
         file.truncate(8)
         os.dup2(file.fileno(), LOG_FILE)

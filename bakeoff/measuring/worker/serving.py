@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,12 @@ from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
 
 
-def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+def serve(
+    worker: WorkerContext,
+    compiled: Compiled,
+    sets: tuple[Inputs, ...],
+    unchanged: Sequence[Inputs] | None = None,
+) -> None:
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     compiled = with_traits(compiled, sets, worker.traits, worker.frozen_choices)
     device_memory.sample()
@@ -58,6 +63,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         synchronise=clock.synchronise,
         training=worker.training,
         frozen_choices=worker.frozen_choices,
+        unchanged=unchanged,
     )
     reference = checker.reference
     compiled.bind(sets[0])
