@@ -16,6 +16,7 @@ all stay in their range. Constants and zeros among real numbers change a little.
 nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -59,9 +60,7 @@ def copied(tensors: list[torch.Tensor], device: Any = None, dtype: torch.dtype |
         return tensor.to(device or tensor.device, dtype or tensor.dtype, copy=True)
 
     buffers: dict[Any, tuple[int, torch.Tensor]] = {}
-    strided = [tensor for tensor in tensors if is_strided(tensor) and tensor.numel()]
-    for key in {memory_of(tensor): None for tensor in strided}:
-        group = [tensor for tensor in strided if memory_of(tensor) == key]
+    for key, group in by_memory(tensors).items():
         begin = min(int(tensor.storage_offset()) for tensor in group)
         length = max(tensor.storage_offset() + extent(tensor) for tensor in group) - begin
         buffers[key] = begin, copy_of(group[0].detach().as_strided((length,), (1,), begin))
@@ -283,6 +282,15 @@ def is_strided(tensor: torch.Tensor) -> bool:
     """Return True for a tensor that is no more than memory with strides."""
     is_plain = not (tensor.is_nested or tensor.is_quantized or hasattr(tensor, "__tensor_flatten__"))
     return is_plain and tensor.layout is torch.strided
+
+
+def by_memory(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
+    """Return the tensors that share memory, for each memory. Those without values, and of other kinds, are left out."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        if is_strided(tensor) and tensor.numel():
+            groups.setdefault(memory_of(tensor), []).append(tensor)
+    return groups
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[int, torch.dtype]:

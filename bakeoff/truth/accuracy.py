@@ -74,6 +74,9 @@ MIN_SHOWN_SHARE = 0.05
 
 FAR_SMALLER = 1e-3
 
+MAX_PART_ERROR = 1 / 3
+"""Values far smaller than others that pass with a larger error than this share of their size are not compared."""
+
 BESIDE_LARGER = "of the worst part; no more than rounding beside larger values"
 
 Region = Callable[["torch.Tensor"], "torch.Tensor"]
@@ -135,6 +138,8 @@ def check(
     if is_compared and lost:
         unchecked, others_compared = _why_lost(lost), len(lost) < len(judged)
         judged = [each for each in judged if not each.is_lost] or judged
+    elif is_compared and passed and (parts := [each for each in judged if each.lost_part]):
+        unchecked, others_compared = f"in {parts[0].errors.label}, {parts[0].lost_part}", True
     if unchecked:
         rule = f"{'not all' if others_compared else 'not'} compared: {unchecked}"
     elif passed:
@@ -217,6 +222,7 @@ class _CheckedOutput:
     is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
     worst_part: float = 0.0  # the relative RMSE of the worst slice, or of values that are far smaller than others
     region: Region | None = None  # that decided, if it is only a part
+    lost_part: str = ""  # which values have an error that is small beside others alone
 
     @property
     def is_wrong(self) -> bool:
@@ -293,7 +299,7 @@ def _checked_by_rounding(
     times = f"{precision.max_times_eager_rmse:g}x"
     overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
     checks: list[tuple[float, str, Region | None]] = [(_share(errors.rmse, limit), overall, None)]
-    worst_part = 0.0
+    worst_part, lost_part = 0.0, ""
     if spread is not None:
         own_groups = spread.octaves.groups(errors.by_octave) if spread.octaves else None
         octaves = allowed.spread[0].octaves
@@ -330,7 +336,11 @@ def _checked_by_rounding(
                 )
                 checks.append((float(those[worst]), text, partial(_of_magnitude, *groups.ends_of(worst))))
             is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
-            is_shown = (shares > 1) | (typical > 1) | (is_many & (groups.sizes < FAR_SMALLER * size))
+            is_small = is_many & (groups.sizes < FAR_SMALLER * size)
+            is_shown = (shares > 1) | (typical > 1) | is_small
+            is_lost = is_small & (groups.ours > (MAX_PART_ERROR * groups.sizes).maximum(100 * own_groups.eager))
+            for number in is_lost.nonzero().flatten().tolist():
+                lost_part = f"values of {groups.range_of(number)} are only as exact as far larger ones"
             worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
     excess, reason, region = max(checks, key=lambda check: check[0])
     return _CheckedOutput(
@@ -345,6 +355,7 @@ def _checked_by_rounding(
         tolerance=0.0 if size else floor,
         worst_part=worst_part,
         region=region,
+        lost_part=lost_part,
     )
 
 

@@ -74,8 +74,12 @@ class Checker:
         synchronise: Callable[[], None],
         training: Training | None = None,
         frozen_choices: Sequence[Decision] = (),
+        unchanged: Sequence[Inputs] | None = None,
     ) -> None:
-        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here."""
+        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here.
+
+        What the build has changed in them since `unchanged` is put back.
+        """
         self.reference = Reference.load(reference)
         self._cell = cell
         self._calls = calls
@@ -88,11 +92,8 @@ class Checker:
         self._beyond = Beyond.load(self._files.beyond, cell.device)
         self._training_outputs = training.describe_outputs(sets[0]) if training else ()
         self._first: Accuracy | None = None
-        # a decode step may write into its caches, and other tasks are not examined
-        must_not_write = cell.task == INFERENCE and not (self._traits.written_inputs or self._traits.unexamined)
-        # as they were before the first call, on the host, where no memory is measured
-        kept = sets if must_not_write else ()
-        self._unchanged = tuple(inputs.map(lambda tensor: tensor.to("cpu", copy=True)) for inputs in kept)
+        self._unchanged = unchanged_inputs(cell, self._traits, sets) if unchanged is None else unchanged
+        self._put_back()
 
     @property
     def _traits(self) -> ModelTraits:
@@ -105,6 +106,7 @@ class Checker:
             return self._first
         right = self._check_sets()
         overwritten = self._put_back()
+        self._unchanged = ()
         if not right.passed and self._eager_fails():
             nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
             told = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
@@ -132,10 +134,9 @@ class Checker:
         """Give the sets the values that they had, and return the inputs of the first one that the build has changed."""
         if not self._unchanged:
             return ()
-        before, self._unchanged = self._unchanged, ()
         now = [each.map(torch.Tensor.cpu) for each in self._sets]
-        overwritten = [names_of_written(*pair) for pair in zip(now, before, strict=True)]
-        for names, inputs, kept in zip(overwritten, self._sets, before, strict=True):
+        overwritten = [names_of_written(*pair) for pair in zip(now, self._unchanged, strict=True)]
+        for names, inputs, kept in zip(overwritten, self._sets, self._unchanged, strict=True):
             tensors, values = named_inputs(inputs), named_inputs(kept)
             with torch.inference_mode():
                 for name in names:
@@ -333,6 +334,7 @@ class Checker:
             return []
         own = self._calls.module
         self._calls.begin()
+        self._call(self._sets[-1])  # what a call keeps of its inputs is another value then
         with OutsideWatch([*([own] if own is not None else []), *modules_in(self._compiled)]) as watch:
             self._call(self._sets[0])
         not_held = [] if watch.ran_users_code else held_outside  # which only the model's own code does
@@ -379,6 +381,15 @@ class Checker:
         with clock_at(self._traits.clock_s):
             self._compiled.run()
             self._synchronise()
+
+
+def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
+    """Return copies of inputs that no build may write into, on the host, where no memory is measured.
+
+    A decode step may write into its caches, and other tasks are not examined.
+    """
+    may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
+    return tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in (() if may_write else sets))
 
 
 MAX_BUFFER_ERROR = 0.1

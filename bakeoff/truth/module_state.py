@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copyreg
 import itertools
 import math
 import queue
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -214,11 +216,21 @@ def _entries(value: Any) -> dict[Any, Any]:
     if isinstance(value, list | tuple | deque | dict):
         entries = value if isinstance(value, dict) else dict(enumerate(value))
         return entries if len(entries) <= MAX_ENTRIES else {}
-    return vars(value) if not isinstance(value, set | frozenset) and _is_plain_object(value) else {}
+    if isinstance(value, set | frozenset) or not _is_plain_object(value):
+        return {}
+    in_slots = {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)}
+    return {**getattr(value, "__dict__", {}), **in_slots}
 
 
 def _is_plain_object(value: Any) -> bool:
-    return not isinstance(value, _FOLLOWED_NEVER) and isinstance(getattr(value, "__dict__", None), dict)
+    has_attributes = isinstance(getattr(value, "__dict__", None), dict) or bool(_slots(value))
+    return not isinstance(value, _FOLLOWED_NEVER) and has_attributes
+
+
+def _slots(value: Any) -> list[str]:
+    """Return the names in `__slots__` of the user's own classes."""
+    is_users = is_users_file(getattr(sys.modules.get(type(value).__module__), "__file__", None) or "")
+    return copyreg._slotnames(type(value)) if is_users else []  # type: ignore[attr-defined]
 
 
 def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
@@ -324,9 +336,12 @@ def _refilled(value: Any, content: Any) -> Any:
         value.clear()
         value.update(content)
     else:
-        for key in vars(value).keys() - content.keys():
-            del vars(value)[key]
-        vars(value).update(content)
+        for key in _entries(value).keys() - content.keys():
+            object.__delattr__(value, key)
+        in_slots = {name: content[name] for name in _slots(value) if name in content}
+        for name, attribute in in_slots.items():
+            object.__setattr__(value, name, attribute)
+        getattr(value, "__dict__", {}).update({key: content[key] for key in content.keys() - in_slots.keys()})
     return value
 
 

@@ -8,6 +8,7 @@ timed calls have the real clock.
 import contextlib
 import ctypes
 import datetime
+import logging
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from bakeoff.truth.user_code import is_users_file
+from bakeoff.truth.user_code import LIBRARIES, is_asked_by_user
 
 _Move = Callable[[Callable[[Any], Any], Any, float], Any]
 """Returns what a function returns at a time, by its own implementation and what that is given."""
@@ -51,11 +52,16 @@ def _datetime64(own: Callable[[Any], Any], given: Any, at_s: float) -> Any:
     return own((datetime.date.fromtimestamp(at_s).isoformat(), *unit) if moment == "today" else given)
 
 
+_COUNTING: dict[Any, _Move] = {
+    **dict.fromkeys((time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
+    **dict.fromkeys((time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns),
+}
+"""Clocks by which libraries wait: stopped for a queue, it would wait for ever."""
+
 _MOVED: dict[Any, _Move] = {
-    **dict.fromkeys((time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
-    **dict.fromkeys(
-        (time.time_ns, time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns
-    ),
+    **_COUNTING,
+    time.time: _at,
+    time.time_ns: _at_ns,
     **({time.clock_gettime: _at, time.clock_gettime_ns: _at_ns} if hasattr(time, "clock_gettime") else {}),
     time.localtime: _given(0, float),
     time.gmtime: _given(0, float),
@@ -156,7 +162,8 @@ def _replaced(function: Any, move: _Move) -> Iterator[None]:
     if definition.name != function.__name__.encode():
         raise RuntimeError(f"{function.__name__} is not implemented as in CPython")
     place = _ANY.from_address(ctypes.addressof(definition) + _Definition.implementation.offset)
-    with _implemented_by(place, _SIGNATURES[definition.flags & ~METH_CLASS], move):
+    through = () if function in _COUNTING else LIBRARIES
+    with _implemented_by(place, _SIGNATURES[definition.flags & ~METH_CLASS], move, through):
         yield
 
 
@@ -168,7 +175,7 @@ def _replaced_new(kind: type, move: _Move) -> Iterator[None]:
     place = _ANY.from_address(id(kind) + _NEW_SLOT_BYTES)
     if place.value != slot_of(kind, _NEW):
         raise RuntimeError(f"{kind.__name__} is not laid out as in CPython")
-    with _implemented_by(place, (_ANY, ctypes.py_object, _ANY), move):
+    with _implemented_by(place, (_ANY, ctypes.py_object, _ANY), move, LIBRARIES):
         yield
 
 
@@ -196,8 +203,12 @@ def _raising(error: Exception) -> type[Exception]:
 
 
 @contextlib.contextmanager
-def _implemented_by(place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move) -> Iterator[None]:
+def _implemented_by(
+    place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move, through: tuple[str, ...]
+) -> Iterator[None]:
     """Put another implementation at a place in the block, which tells the listeners, and moves what is returned.
+
+    It does so for the user's own code, and for libraries in the folders `through` that this calls.
 
     An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
     """
@@ -207,7 +218,8 @@ def _implemented_by(place: ctypes.c_void_p, signature: tuple[Any, ...], move: _M
 
     def moved(receiver: int, *given: Any) -> int:
         try:
-            is_users = is_users_file(sys._getframe(1).f_code.co_filename)
+            frame = sys._getframe(1)
+            is_users = frame.f_code.co_filename != logging.__file__ and is_asked_by_user(frame, through)
             for listener in _listeners if is_users else ():
                 listener()
             if not is_users or _at_s is None:

@@ -10,7 +10,6 @@ import mmap
 import os
 import socket
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
@@ -19,24 +18,29 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.truth.module_state import LENGTH, ModuleState
 from bakeoff.truth.moved_clock import hearing_clock
-from bakeoff.truth.user_code import hearing, is_users_file, may_be_users_data, opened
-
-_STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")})
-_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-_TORCH = str(Path(torch.__file__).parent)
-_LIBRARIES = (*_STANDARD, *_INSTALLED, str(Path(_TORCH, "serialization.py")))
+from bakeoff.truth.user_code import (
+    LIBRARIES,
+    STANDARD,
+    hearing,
+    is_asked_by_user,
+    is_users_file,
+    may_be_users_data,
+    opened,
+)
 
 _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
     logging.Logger.handle.__code__: (AccessKind.LOG, "self"),
     torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
     save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
+    load_file.__code__: (AccessKind.READ_FILE, "filename"),
+    torch.jit.load.__code__: (AccessKind.READ_FILE, "f"),
 }
 """Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
 
@@ -154,7 +158,7 @@ class OutsideWatch:
         try:
             # libraries have variables of their own
             is_variable = kind in (AccessKind.VARIABLE, AccessKind.SET_VARIABLE)
-            if _asks(frame, through=_STANDARD if is_variable else _LIBRARIES):
+            if is_asked_by_user(frame, through=STANDARD if is_variable else LIBRARIES):
                 self._note_users(kind, named)
         finally:
             self._is_looking_up = False
@@ -233,14 +237,3 @@ def dropped(expected: Sequence[Access], found: Sequence[Access]) -> list[Access]
 def _place(access: Access) -> tuple[AccessKind, str]:
     is_written = access.kind is AccessKind.WRITTEN_FILE
     return access.kind, str(PurePath(access.name).parent) if is_written else access.name
-
-
-def _asks(frame: FrameType | None, through: tuple[str, ...]) -> bool:
-    """Return True if the user's own code is the first that is found below, going through these folders but torch's."""
-    while frame is not None and not is_users_file(frame.f_code.co_filename):
-        file = frame.f_code.co_filename
-        is_torchs = file.startswith(_TORCH) and file not in through
-        if is_torchs or not file.startswith((*through, "<")):
-            return False
-        frame = frame.f_back
-    return frame is not None

@@ -81,14 +81,20 @@ class Stage:
         self.state = ModuleState(module)
 
     def answer(
-        self, inputs: Inputs, seed: int = FIRST_SEED, clock_s: float | None = None, after: Sequence[Inputs] = ()
+        self,
+        inputs: Inputs,
+        seed: int = FIRST_SEED,
+        clock_s: float | None = None,
+        after: Sequence[Inputs] = (),
+        begun_s: float | None = None,
     ) -> Outputs:
-        """Return the answer to inputs in the first state, or `after` calls with another seed."""
+        """Return the answer to inputs in the first state, or `after` calls with another seed, at the time `begun_s`."""
         self.state.restore()
-        with clock_at(clock_s):
+        with clock_at(begun_s or clock_s):
             for earlier in after:
                 seed_everything(OTHER_SEED)
                 call(self.module, copied(earlier))
+        with clock_at(clock_s):
             seed_everything(seed)
             return owned(call(self.module, copied(inputs)))
 
@@ -160,8 +166,12 @@ def _time_that_decides(stage: Stage, inputs: Inputs) -> float | None:
     if not are_alike(first, stage.answer(inputs, clock_s=now_s)):
         return None  # something else decides
     times_s = (None, *(now_s + later for later in LATER_S))
-    is_later = (not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s)
-    return now_s if any(is_later) else None
+    if any(not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s):
+        return now_s
+    soon, later = (  # a model may keep the time of its first call
+        stage.answer(inputs, clock_s=at_s, after=(inputs,), begun_s=now_s) for at_s in (now_s, now_s + DAY_S)
+    )
+    return None if are_alike(soon, later) else now_s
 
 
 def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]) -> dict[str, Any]:

@@ -30,6 +30,11 @@ VARYING = frozenset({"_original_object_hash", "_use_default_values"})
 """Attributes that follow Python's hashes of strings, which differ in each process: transformers keeps a hash in each
 GenerationConfig, and diffusers the names of what was not given, in the order of a set."""
 
+STANDARD = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")})
+_TORCH = str(Path(torch.__file__).parent)
+LIBRARIES = (*STANDARD, *map(sysconfig.get_path, ("purelib", "platlib")), str(Path(_TORCH, "serialization.py")))
+"""Folders of what reads or writes for the user's own code, with one file of torch."""
+
 DEPTH = 8
 """What lies deeper in an object is told by its type alone."""
 
@@ -84,6 +89,17 @@ def count_as_users(module: torch.nn.Module) -> None:
 
 def is_users_file(file: str) -> bool:
     return file in _defining_models or _is_users_file(file)
+
+
+def is_asked_by_user(frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
+    """Return True if the user's own code is the first that is found below, going through these folders but torch's."""
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        is_torchs = file.startswith(_TORCH) and file not in through
+        if is_torchs or not file.startswith((*through, "<")):
+            return False
+        frame = frame.f_back
+    return frame is not None
 
 
 def user_modules() -> list[types.ModuleType]:
@@ -169,8 +185,9 @@ def _add_hook() -> None:
     sys.addaudithook(_tell_listeners)
 
 
-def _tell_listeners(event: str, arguments: tuple[Any, ...]) -> None:
-    for listener in _listeners:
+def _tell_listeners(event: str, arguments: tuple[Any, ...], listeners: list[Listener] = _listeners) -> None:
+    """Call the listeners. While the interpreter ends, the names of this module are gone, and events go on."""
+    for listener in listeners:
         listener(event, arguments)
 
 

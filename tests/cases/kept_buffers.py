@@ -28,3 +28,20 @@ class Counted(nn.Module):
 def factory(batch: int = 8):
     torch.manual_seed(0)
     return Counted(), torch.randn(batch, 16)
+
+
+class Tenth(nn.Module):
+    """Answers otherwise in each tenth call, which no check makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * torch.where(self.calls % 10 == 0, 2.0, 1.0)
+
+
+def tenth(batch: int = 8):
+    return Tenth(), torch.randn(batch, 16)

@@ -53,3 +53,20 @@ class Switch(nn.Module):
 
 def switch(batch: int = 16):
     return Switch(), torch.randn(batch, 32)
+
+
+class Ageing(nn.Module):
+    """Answers by the time since its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 1)
+        self.born = None
+
+    def forward(self, x):
+        self.born = self.born or time.monotonic()
+        return self.linear(x) * 0.5 ** ((time.monotonic() - self.born) / 3600)
+
+
+def ageing(batch: int = 16):
+    return Ageing(), torch.randn(batch, 32)

@@ -218,10 +218,11 @@ def test_the_error_of_eager_is_taken_per_output() -> None:
 def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
     sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
-    saved = Reference(sets, (0.1, math.inf, 0.0))
+    saved = Reference(sets, (0.1, math.inf, 0.0), computed_in="float32", why_narrower="no room")
     saved.save(tmp_path / "a.b.safetensors")
     loaded = Reference.load(tmp_path / "a.b.safetensors")
     assert loaded.eager_rmse == saved.eager_rmse
+    assert (loaded.computed_in, loaded.why_narrower) == ("float32", "no room")
     assert len(loaded.outputs) == 11
     for ours, theirs in zip(loaded.outputs, saved.outputs, strict=True):
         for one, other in zip(ours, theirs, strict=True):
@@ -394,6 +395,11 @@ def test_errors_in_small_values_beside_large_ones() -> None:
     reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
     found = check([(coarse,)], reference, Precision.FP32)
     assert found.passed and found.rule == BESIDE_LARGER and found.relative_rmse > 5e-5
+    exact = torch.randn(512, 2, dtype=torch.float64, generator=generator).abs() * torch.tensor([1e-9, 1e6])
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+    lost = check([(exact.float() * torch.tensor([0.0, 1.0]),)], reference, Precision.FP32)
+    assert lost.unchecked and lost.others_compared and lost.relative_rmse > 0.9
+    assert not check([(exact.float(),)], reference, Precision.FP32).unchecked
     assert check([(exact.float(),)], reference, Precision.FP32).rule == "no more than rounding"
 
 

@@ -40,6 +40,7 @@ from bakeoff.truth.checking import (
     WithFreshInputs,
     WithFrozenChoices,
     buffers_in,
+    unchanged_inputs,
 )
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
@@ -371,6 +372,23 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
     assert (found.rule == told) == is_answer_right
 
 
+def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references: Callable[[str], Path]) -> None:
+    path, cell = references(CHANNELS_LAST), cells.case(CHANNELS_LAST)
+    module, sets = loading.move_to_device(loading.load(cell), cell)
+    unchanged = unchanged_inputs(cell, traits_in(path), sets)
+    sets[0].tensors()[0].zero_()
+    calls, build = AlikeCalls(module, traits_in(path)), Callables(module)
+    with torch.inference_mode():
+        checker = Checker(path, cell, calls, build, sets, synchronise=Clock(CPU).synchronise, unchanged=unchanged)
+        assert checker.check().passed and not checker.check().unchecked
+
+
+def test_a_build_that_takes_two_views_of_one_tensor_for_two_is_wrong(references: Callable[[str], Path]) -> None:
+    case = "input_layouts.py:aliased"
+    apart = checked(case, references(case), lambda module, _: lambda cache, last, x: module(cache, last.clone(), x))
+    assert not apart.passed and checked(case, references(case), as_it_is).relative_rmse < 1e-6
+
+
 def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
     made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
     return cast("Callable[..., Any]", made)
@@ -383,10 +401,12 @@ def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
     [
         ("wall_clock.py:factory", ["clock"]),
         ("wall_clock.py:slow", ["clock"]),
+        ("wall_clock.py:ageing", ["clock"]),
         ("wall_clock.py:switch", ["variable", "read file"]),
         ("other_worlds.py:clock", ["clock"]),
         ("side_effects.py:factory", ["written file", "attribute"]),
         ("side_effects.py:printing", ["print", "log"]),
+        ("side_effects.py:keeping", ["attribute"]),
     ],
 )
 def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(

@@ -1,5 +1,6 @@
 """What the user's own code reads from outside and does there is noted, and the clock that it sees can be stopped."""
 
+import contextlib
 import datetime
 import importlib
 import json
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bakeoff.records.traits import Access, AccessKind
@@ -33,16 +34,17 @@ LOG = logging.getLogger("scores")
 LOG_FILE = 77
 """A descriptor that a test opens."""
 
-MAPPED = mmap.mmap(-1, 8)
-SCORES = sqlite3.connect(":memory:")
-CLIENT, SERVER = socket.socketpair()
+OPEN: dict[str, Any] = {}
+"""What a test finds open. Each process of pytest-xdist imports this file, and one of them runs its tests."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed_afterwards() -> Iterator[None]:
-    yield
-    for resource in (CLIENT, SERVER, SCORES, MAPPED):
-        resource.close()
+def opened() -> Iterator[None]:
+    client, server = socket.socketpair()
+    with client, server, mmap.mmap(-1, 8) as mapped, contextlib.closing(sqlite3.connect(":memory:")) as scores:
+        OPEN.update(client=client, mapped=mapped, scores=scores)
+        yield
+    OPEN.clear()
 
 
 def connects() -> None:
@@ -84,16 +86,17 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: os.environ.update(SCALE="3"), access(AccessKind.SET_VARIABLE, "SCALE")),
         (lambda: os.environ.pop("SCALE", ""), access(AccessKind.VARIABLE, "SCALE")),
         (lambda: mmap.mmap(LOG_FILE, 8), access(AccessKind.READ_FILE, "descriptor.log")),
-        (lambda: MAPPED.read(1), access(AccessKind.READ_FILE)),
-        (lambda: MAPPED.write(b""), access(AccessKind.WRITTEN_FILE)),
-        (lambda: SCORES.execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
-        (lambda: CLIENT.send(b"1"), access(AccessKind.NETWORK, "a socket")),
+        (lambda: OPEN["mapped"].read(1), access(AccessKind.READ_FILE)),
+        (lambda: OPEN["mapped"].write(b""), access(AccessKind.WRITTEN_FILE)),
+        (lambda: OPEN["scores"].execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
+        (lambda: OPEN["client"].send(b"1"), access(AccessKind.NETWORK, "a socket")),
         (lambda: np.datetime64("now"), CLOCK),
         (lambda: time.clock_gettime(time.CLOCK_REALTIME), CLOCK),
         (lambda: Path("log.txt").write_text("1"), access(AccessKind.WRITTEN_FILE, "log.txt")),
         (lambda: np.save("log.npy", np.ones(2)), access(AccessKind.WRITTEN_FILE, "log.npy")),
         (lambda: torch.save(torch.ones(2), "log.pt"), access(AccessKind.WRITTEN_FILE, "log.pt")),
         (lambda: save_file({"a": torch.ones(2)}, "log.st"), access(AccessKind.WRITTEN_FILE, "log.st")),
+        (lambda: load_file("weights.st"), access(AccessKind.READ_FILE, "weights.st")),
         (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
@@ -109,6 +112,7 @@ def test_what_the_users_code_does_is_noted(
     Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
     torch.save(torch.ones(2), "weights.pt")
+    save_file({"a": torch.ones(2)}, "weights.st")
     with open("descriptor.log", "wb+") as file:
         file.truncate(8)
         os.dup2(file.fileno(), LOG_FILE)

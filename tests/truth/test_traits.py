@@ -1,12 +1,14 @@
 """A model is understood with eager: what its answers depend on, what its calls change, and where it decides."""
 
 import datetime
+import email.utils
 import itertools
 import os
 import queue
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -269,6 +271,19 @@ def counting_default(self: nn.Module, x: torch.Tensor, calls: list[int] = [0]) -
     return x * calls[0]
 
 
+@dataclass(slots=True, frozen=True)
+class Steps:
+    taken: int = 0
+
+
+STEPS = Steps()
+
+
+def counting_slot(x: torch.Tensor) -> torch.Tensor:
+    object.__setattr__(STEPS, "taken", STEPS.taken + 1)
+    return x * STEPS.taken
+
+
 def counting_closure() -> type[nn.Module]:
     calls = 0
 
@@ -291,6 +306,7 @@ def counting_closure() -> type[nn.Module]:
         ),
         (type("Default", (nn.Module,), {"forward": counting_default}), "variable default 0 of counting_default[0]"),
         (counting_closure(), "variable calls of forward"),
+        (type("InSlots", (nn.Module,), {"forward": lambda self, x: counting_slot(x)}), "variable STEPS.taken"),
     ],
 )
 def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
@@ -331,6 +347,7 @@ STARTED = datetime.datetime.now()
         lambda m, x: m.linear(x) + int(time.time()) // 20 % 7,
         lambda m, x: m.linear(x) + time.localtime().tm_yday,
         lambda m, x: m.linear(x) + datetime.datetime.now().toordinal(),
+        lambda m, x: m.linear(x) + email.utils.localtime().toordinal(),  # which reads the clock in the library
         lambda m, x: m.linear(x) + (datetime.datetime.now().hour == (STARTED.hour - 3) % 24),
         lambda m, x: m.linear(x) + (datetime.date.today().weekday() == (STARTED.weekday() - 2) % 7),
         lambda m, x: m.linear(x) + (time.localtime().tm_mon == (STARTED.month + 5) % 12 + 1),

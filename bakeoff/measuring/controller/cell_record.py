@@ -314,7 +314,7 @@ def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None =
     A build with a frozen choice fails in a way of its own, so that a suite names it apart from errors of rounding.
     """
     if placement and placement.frozen_choices:
-        kind = "a frozen choice"
+        kind = "choice frozen by the trace"
     elif math.isnan(check.rmse):
         kind = "outputs of another form"
     elif check.allclose:  # as far as anything could be compared

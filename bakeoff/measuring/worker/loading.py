@@ -15,7 +15,7 @@ from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.calibration import with_calibration, without_calibrating_calls
 from bakeoff.models.generation import Generating
-from bakeoff.models.input_sets import copied, is_strided
+from bakeoff.models.input_sets import by_memory, copied, is_strided
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
@@ -106,6 +106,11 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
                 known[id(given)] = tensor
         return tensor
 
+    for inputs in () if trained else model.inputs:
+        for group in by_memory(inputs.tensors()).values():  # a model that writes into one may read another
+            if len(set(map(id, group))) > 1 and not known.keys() & set(map(id, group)):
+                copies = copied(group, cell.device, type_in(group[0], wanted))
+                known.update(zip(map(id, group), copies, strict=True))
     return _cast_module(model.module, cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
 
 

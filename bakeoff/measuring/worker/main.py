@@ -32,6 +32,7 @@ from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import Unavailable, first_line
+from bakeoff.truth.checking import unchanged_inputs
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.global_settings import few_threads, threads_for_untimed_work
 from bakeoff.truth.moved_clock import clock_at
@@ -135,23 +136,24 @@ def measure(worker: WorkerContext) -> None:
     measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
     worker.await_turn()
     given = worker.to_build_with(sets)
+    unchanged = unchanged_inputs(worker.cell, worker.traits, measured)
     with worker.running(), contextlib.ExitStack() as held:
         with noting_frozen_choices() as frozen, clock_at(worker.traits.clock_s):
             compiled = held.enter_context(worker.backend.build(module, given[0], worker.context(given)))
         worker.frozen_choices = frozen.among(worker.traits.decisions)
-        serve(worker, compiled, measured)
+        serve(worker, compiled, measured, unchanged)
 
 
 def package(worker: WorkerContext) -> None:
     assert isinstance(worker.backend, AheadOfTime)
     module, sets = worker.model()
     worker.await_turn()
+    if worker.job.inputs is None:
+        save_inputs(sets, worker.handover)  # before a build may write into them
     given = worker.to_build_with(sets)
     with worker.running(), clock_at(worker.traits.clock_s):
         worker.backend.package(module, given[0], worker.context(given))
         worker.clock.synchronise()
-    if worker.job.inputs is None:
-        save_inputs(sets, worker.handover)
 
 
 def measure_packaged(worker: WorkerContext) -> None:

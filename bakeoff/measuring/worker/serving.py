@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.ceilings import cache_bytes_of
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.engine_memory import engine_resident_bytes
 from bakeoff.measuring.worker.host_memory import FromHost
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
@@ -40,7 +41,12 @@ from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
 
 
-def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+def serve(
+    worker: WorkerContext,
+    compiled: Compiled,
+    sets: tuple[Inputs, ...],
+    unchanged: Sequence[Inputs] | None = None,
+) -> None:
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     if worker.cell.inputs_from != DEVICE:
         compiled = FromHost(compiled, worker.cell.inputs_from == PINNED)
@@ -60,6 +66,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         synchronise=clock.synchronise,
         training=worker.training,
         frozen_choices=worker.frozen_choices,
+        unchanged=unchanged,
     )
     reference = checker.reference
     compiled.bind(sets[0])
@@ -70,6 +77,9 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
+    if worker.job.is_first:
+        with phases.announced("memory without torch"):
+            worker.engine_bytes = engine_resident_bytes(worker, single, sets[0])
     is_repeated = worker.await_warm_up().is_repeated
     plan, is_cold = worker.job.sampling, worker.cell.cold_cache
     with phases.announced("settle"):
