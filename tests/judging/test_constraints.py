@@ -4,7 +4,7 @@ import pytest
 
 from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requirements
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Energy, Interval, Phase, Process, Record
+from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record
 from bakeoff.records.start_samples import Start, StartedCell
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
@@ -15,6 +15,9 @@ def full() -> Record:
     start = Start(**stages, peak_bytes=MIB, steady_bytes=MIB, device_bytes=None)
     started = StartedCell(cell_id="onnx", label="onnx", distributions={"onnxruntime": MIB}, starts=[start])
     warm = [Phase(name="load", seconds=0.4), Phase(name="first_call", seconds=0.1)]
+    memory = Memory(
+        peak_resident_bytes=MIB, engine_resident_bytes=MIB, peak_device_bytes=412 * MIB, artifact_bytes=3 * MIB
+    )
     return ok(
         cell("onnx", device="cuda"),
         bursts(1.0, rounds=20, calls=400),
@@ -22,6 +25,7 @@ def full() -> Record:
         processes=[Process(index=0, warm=False, phases=[]), Process(index=1, warm=True, phases=warm)],
         starts=[started],
         energy=Energy(joules_per_call=0.02, idle_w=70.0, calls=1000, seconds=1.0, source="NVML, the whole GPU"),
+        memory=memory,
     )
 
 
