@@ -165,8 +165,8 @@ def _of_a_lowering(kind: str, text: str) -> Failure | None:
 
 
 def _operator(name: str) -> str:
-    """Return `aten.sort` for `aten.sort.default`, and other overloads as they are."""
-    return name.strip().removesuffix(".default")
+    """Return `aten.sort` for `aten.sort.default`, `sum` for `<function sum at 0x7f18>`, and others as they are."""
+    return re.sub(r"<(?:built-in )?function (\w+).*>", r"\1", name.strip()).removesuffix(".default")
 
 
 def _source_line(text: str) -> tuple[str, str]:

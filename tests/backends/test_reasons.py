@@ -139,6 +139,11 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             "OpenVINO cannot convert aten.dequantize.self, aten.quantize_per_tensor, aten.searchsorted.Tensor",
         ),
         (
+            "OpConversionFailure",
+            "-- No conversion rule found for operations: <function sym_sum at 0x7f1871389440>, aten.sort.default",
+            "OpenVINO cannot convert sym_sum, aten.sort",
+        ),
+        (
             "RuntimeError",
             OPENVINO_RUNTIME,
             "RuntimeError: Wrong value f7 for property key INFERENCE_PRECISION_HINT. "
