@@ -74,12 +74,10 @@ class Checker:
         synchronise: Callable[[], None],
         training: Training | None = None,
         frozen_choices: Sequence[Decision] = (),
-        unchanged: Sequence[Inputs] | None = None,
+        unchanged: Sequence[Inputs] = (),
     ) -> None:
-        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here.
-
-        What the build has changed in them since `unchanged` is put back.
-        """
+        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here. What has
+        been changed in the sets since they were `unchanged` is put back."""
         self.reference = Reference.load(reference)
         self._cell = cell
         self._calls = calls
@@ -92,7 +90,7 @@ class Checker:
         self._beyond = Beyond.load(self._files.beyond, cell.device)
         self._training_outputs = training.describe_outputs(sets[0]) if training else ()
         self._first: Accuracy | None = None
-        self._unchanged = unchanged_inputs(cell, self._traits, sets) if unchanged is None else unchanged
+        self._unchanged = unchanged
         self._put_back()
 
     @property
@@ -384,10 +382,8 @@ class Checker:
 
 
 def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
-    """Return copies of inputs that no build may write into, on the host, where no memory is measured.
-
-    A decode step may write into its caches, and other tasks are not examined.
-    """
+    """Return copies of inputs that no build may write into, on the host, where no memory is measured."""
+    # a decode step may write into its caches, and other tasks are not examined
     may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
     return tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in (() if may_write else sets))
 

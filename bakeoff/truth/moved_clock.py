@@ -206,9 +206,8 @@ def _raising(error: Exception) -> type[Exception]:
 def _implemented_by(
     place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move, through: tuple[str, ...]
 ) -> Iterator[None]:
-    """Put another implementation at a place in the block, which tells the listeners, and moves what is returned.
-
-    It does so for the user's own code, and for libraries in the folders `through` that this calls.
+    """Put another implementation at a place in the block, which tells the listeners, and moves what is returned, for
+    the user's own code, and for what this calls in the folders `through`.
 
     An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
     """

@@ -85,6 +85,7 @@ def checker_of(
         sets,
         synchronise=Clock(CPU).synchronise,
         frozen_choices=frozen,
+        unchanged=unchanged_inputs(cell, traits, sets),
     )
 
 
