@@ -25,7 +25,7 @@ if PLUGIN not in (paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
 ALONE = ("gpu", "slow")
 """Marks of tests that compare times. Each of them needs the machine to itself."""
 
-LONGEST = {"test_conformance.py", "test_fakes.py", "test_quantising.py", "test_run.py", "test_cli.py"}
+LONGEST = {"test_conformance.py", "test_quantising.py", "test_run.py", "test_cli.py", "test_wheel.py", "test_folder.py"}
 """Files that take longest. They begin first, so that no process has one of them left while the other has nothing."""
 
 MAX_TEST_S = 300.0

@@ -300,6 +300,7 @@ def report(
     as_json: AsJson = False,
 ) -> int:
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
+    from bakeoff.commands.run import NOTHING_MEETS_REQUIREMENTS, say_exit_reason
     from bakeoff.judging.judgement import judged_anew
     from bakeoff.judging.stored_report import report_at
     from bakeoff.reports import writer
@@ -325,9 +326,11 @@ def report(
             asked = judged_anew(report_at(path), calls, require, accept)
             judgement = tell(asked, folder, console=console_for(as_json), junit=junit, summary=summary)
             status = 1 if require and not judgement.meets_requirements else 0
+            reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
-                print_json(answer_of(judgement, folder), status)
+                print_json(answer_of(judgement, folder).model_copy(update={"exit_reason": reason}), status)
             if status:
+                say_exit_reason(status, reason)
                 return status
     return 0
 

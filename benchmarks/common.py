@@ -108,7 +108,7 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "one CPU")
 
 
-def run(arguments: Sequence[str], out: Path, limit_s: float, variables: dict[str, str] | None = None) -> dict[str, Any]:
+def run(arguments: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
     """Run Bakeoff with these arguments into the folder `out`, and return what it says.
 
     After `limit_s` it is interrupted, which leaves a report of what was measured so far. The result has a row for each
@@ -125,7 +125,6 @@ def run(arguments: Sequence[str], out: Path, limit_s: float, variables: dict[str
             [sys.executable, str(ROOT / "runner.py"), "run", *arguments, "--out", str(out)],
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(variables or {})},
             cwd=ROOT,
         )
         status = _ended(process, limit_s)

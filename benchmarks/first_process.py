@@ -9,12 +9,13 @@ It is taken of latencies, and of ratios to eager in the same rounds: in those th
 processes of eager differ, too, by more than those of a CUDA graph. A cell is `clear` if a further value of its later
 processes would be so far off at most once in a hundred times (prediction interval: Hahn, Factors for calculating
 two-sided prediction intervals for samples from a normal distribution, JASA 64, 1969). Without any effect, chance makes
-one in a hundred.
+one in a hundred. The last row counts contests, each by the mean of its cells: they share eager's processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -56,12 +57,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reports", nargs="*", type=Path, default=STORED, help="report.json or .json.gz [stored ones]")
     contests = [contest for path in parser.parse_args().reports for contest in contests_of(report_file.read(path))]
-    firsts = [first for contest in contests for first in firsts_of(contest)]
+    of_contests = [firsts for contest in contests if (firsts := list(firsts_of(contest)))]
+    firsts = list(itertools.chain.from_iterable(of_contests))
     lines = [
         "| engine | cells | first / later | 95 % | lowest | highest | of ratios to eager | 95 % | over 3 % | clear |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(line_of(engine, group) for engine, group in grouped(firsts, lambda first: first.engine).items()),
         line_of("all", firsts),
+        line_of("contests", [mean_of(firsts) for firsts in of_contests]),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -100,6 +103,13 @@ def beyond_later(cell: CellJudgement, logs: Logs) -> tuple[float, bool] | None:
     # the error of a single value beside the mean of the others
     error = statistics.stdev(later) * math.sqrt(1 + 1 / len(later))
     return beyond, abs(beyond) > student_quantile(0.99, len(later) - 1) * error
+
+
+def mean_of(firsts: Sequence[First]) -> First:
+    """Return the mean over the cells of a contest, whose ratios have the same eager processes in common."""
+    of_pairs = [first.beyond_eager for first in firsts if first.beyond_eager is not None]
+    beyond = statistics.fmean(first.beyond for first in firsts)
+    return First("contest", beyond, statistics.fmean(of_pairs) if of_pairs else None, any(f.is_clear for f in firsts))
 
 
 def line_of(engine: str, firsts: Sequence[First]) -> str:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bakeoff.models.source_code import parse, with_constants
 from benchmarks.common import Limit, Lines, machine, run, say, table
 
 TOLERANCE = 0.05
@@ -85,7 +85,7 @@ PROBLEMS = (
 # --- the usual script, in a process of its own for each problem
 
 
-def time_as_usual(path: Path, settings: str, device: str, trials: int) -> dict[str, float]:
+def time_as_usual(path: Path, settings: str, device: str, trials: int, sizes: Mapping[str, int]) -> dict[str, float]:
     """Return the means of eager's and Inductor's calls in ms, with the cache cleared before each call and without."""
     import torch
 
@@ -93,7 +93,8 @@ def time_as_usual(path: Path, settings: str, device: str, trials: int) -> dict[s
         torch.set_float32_matmul_precision("high" if settings == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = settings == "tf32"
     names: dict[str, Any] = {"__name__": "problem"}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    sys.path.insert(0, str(path.parent))
+    exec(compile(with_constants(parse(path), sizes), str(path), "exec"), names)
     torch.manual_seed(42)
     inputs = [each.to(device) if isinstance(each, torch.Tensor) else each for each in names["get_inputs"]()]
     torch.manual_seed(42)
@@ -157,17 +158,13 @@ class _Call:
         return float(begin.elapsed_time(end))
 
 
-def script(
-    path: Path, settings: str, options: argparse.Namespace, limit_s: float, variables: Mapping[str, str]
-) -> dict[str, Any]:
+def script(path: Path, settings: str, options: argparse.Namespace, limit_s: float) -> dict[str, Any]:
     """Return what `time_as_usual` measures in a process of its own, or why it does not."""
     command = [sys.executable, __file__, "--device", options.device, "--trials", str(options.trials)]
-    command += ["--time-as-usual", str(path), settings]
+    command += ["--time-as-usual", str(path), settings, *(["--small"] if options.small else [])]
     begun_s = time.monotonic()
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, env={**os.environ, **variables}, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
         return {"failure": f"not ended after {limit_s:.0f} s"}
     if done.returncode:
@@ -177,25 +174,6 @@ def script(
 
 
 # --- all problems
-
-
-ADAPTER = """
-
-globals().update({variables})
-
-
-def factory():
-    return Model(*get_init_inputs()), tuple(get_inputs())
-"""
-
-
-def adapted(problem: Problem, folder: Path, out: Path, small: bool) -> Path:
-    """Write the problem with a factory for Bakeoff, and return the file."""
-    path = out / "problems" / f"problem_{problem.name}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    source = (folder / f"{problem.name}.py").read_text(encoding="utf-8")
-    path.write_text(source + ADAPTER.format(variables=dict(problem.small) if small else {}), encoding="utf-8")
-    return path
 
 
 def missing(problems: list[Problem], results: list[dict[str, Any]]) -> Iterator[tuple[str, Problem, str]]:
@@ -211,21 +189,21 @@ def missing(problems: list[Problem], results: list[dict[str, Any]]) -> Iterator[
 def measure(options: argparse.Namespace, problems: list[Problem], results: Lines) -> None:
     """Measure what is missing, each with its own limit, until the time is over."""
     limit = Limit(options.limit)
-    search = os.pathsep.join(filter(None, (str(options.problems.resolve()), os.environ.get("PYTHONPATH"))))
-    variables = {"PYTHONPATH": search}
     for way, problem, settings in missing(problems, results.read()):
         needs_s = options.budget + 30 if way == "bakeoff" else 10
         if limit.left_s < needs_s:
             say(f"{problem.name} {settings} ({way}): not begun, {limit.left_s:.0f} s are left")
             continue
-        path = adapted(problem, options.problems, options.out, options.small)
+        path = options.problems / f"{problem.name}.py"
         most_s = min(limit.left_s, options.problem_limit)
         if way == "script":
-            found = script(path, settings, options, most_s, variables)
+            found = script(path, settings, options, most_s)
         else:
-            arguments = ["--model", f"{path}:factory", "--backends", options.backends, "--devices", options.device]
+            arguments = ["--model", str(path), "--backends", options.backends, "--devices", options.device]
             arguments += ["--precision", settings, "--budget", f"{options.budget:.0f}s", "--no-artifacts"]
-            found = run(arguments, options.out / "runs" / f"{problem.name}-{settings}", most_s, variables)
+            for name, size in problem.small.items() if options.small else ():
+                arguments += ["--set", f"{name}={size}"]
+            found = run(arguments, options.out / "runs" / f"{problem.name}-{settings}", most_s)
         results.append({"way": way, "problem": problem.name, "settings": settings, "device": options.device} | found)
         say(f"{problem.name} {settings} ({way}): {found.get('failure') or brief(found)}, {limit.left_s:.0f} s are left")
 
@@ -349,7 +327,9 @@ def main() -> None:
     if options.time_as_usual:
         path, settings = options.time_as_usual
         with contextlib.redirect_stdout(sys.stderr):
-            times_ms = time_as_usual(Path(path), settings, options.device, options.trials)
+            small = {problem.name: problem.small for problem in PROBLEMS} if options.small else {}
+            sizes = small.get(Path(path).stem, {})
+            times_ms = time_as_usual(Path(path), settings, options.device, options.trials, sizes)
         say(json.dumps(times_ms))
         return
     wanted = [name for name in options.only.split(",") if name]
@@ -363,6 +343,7 @@ def main() -> None:
     if not options.table:
         if options.problems is None:
             parser.error("--problems: name the folder of KernelBench's level 3")
+        options.problems = options.problems.resolve()
         measure(options, problems, results)
     found = results.read()
     text = f"{agreement_table(problems, found)}\n\n{choice_table(problems, found)}\n\n{machine()}"

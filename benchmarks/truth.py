@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -34,8 +33,8 @@ from bakeoff.backends.base import DEFAULT
 from bakeoff.records import report_file
 from bakeoff.records.doubts import Dropped
 from bakeoff.records.schema import Record, Status
+from benchmarks.common import ROOT, machine, say, table
 
-ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests/cases"
 PLUGIN = ROOT / "tests/support/plugin"
 """The tests' plug-in, with the planted faults. On the path it is installed."""
@@ -123,7 +122,7 @@ def main() -> int:
         problems += [f"{plant.model}, {name}: {one.reason}" for name, one in found.items() if not one.is_true]
     rightly = f"Rightly passed: {count['passed']}. Rightly refused or told as wrong: {count['refused']}."
     say(f"\n{rightly} Untrue: {len(problems)}.")
-    say(f"Measured with {versions()}, at {commit()}.")
+    say(machine())
     say("\n".join(["", *(f"- {problem}" for problem in problems)]))
     return 1 if problems else 0
 
@@ -213,33 +212,6 @@ def told_of(planted: Mapping[str, Outcome]) -> str:
 def verdicts(outcomes: Iterable[Outcome]) -> list[str]:
     """Return "passed", "refused" or "untrue" for each outcome."""
     return ["untrue" if not one.is_true else "passed" if one.word == "right" else "refused" for one in outcomes]
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
-
-
-def versions() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = [f"Python {platform.python_version()}"]
-    for name in ("torch", "onnxruntime", "openvino"):
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
-
-
-def commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "an unknown commit"
-
-
-def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -23,19 +23,11 @@ from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
-LONG = ("tests/test_cli.py", "tests/installing/test_wheel.py", "tests/shipping/test_folder.py")
-"""Files with long tests that would come last."""
-
 CHECKOUT = ("tests.", "benchmarks.", "scripted_backends")
 """How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
 
 settings.register_profile("brief", max_examples=40, deadline=None)
 settings.load_profile("brief")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with long files, so that at the end no worker of pytest-xdist is alone with one."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture

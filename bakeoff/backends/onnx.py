@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends import onnx_quantising, onnx_tensorrt_rtx, onnx_traps, weight_only
+from bakeoff.backends import onnx_plugins, onnx_quantising, onnx_traps, weight_only
 from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
@@ -59,10 +59,9 @@ PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
-    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.PROVIDER,
-    "openvino": "OpenVINOExecutionProvider",
+    onnx_plugins.OPENVINO.mode: "OpenVINOExecutionProvider",  # of onnxruntime-openvino, without the plug-in
 }
-PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
+PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu"}
 """Distributions that bring a build of ONNX Runtime with the provider."""
 
 PROFILED_CALLS = 5
@@ -120,14 +119,17 @@ class Onnx(Backend):
         Mode(
             "tensorrt-ep", {"provider": "tensorrt"}, device="cuda", no_script=OTHER_PROVIDER, caveat=NEVER_RAN_TENSORRT
         ),
-        Mode(
-            onnx_tensorrt_rtx.MODE,
-            {"provider": onnx_tensorrt_rtx.MODE},
-            device="cuda",
-            no_script=OTHER_PROVIDER,
-            caveat=onnx_tensorrt_rtx.NEVER_RUN,
+        *(
+            Mode(
+                plugin.mode,
+                {"provider": plugin.mode},
+                device=plugin.device,
+                no_script=OTHER_PROVIDER,
+                built_as=DEFAULT if plugin.device == "cpu" else "",
+                caveat=plugin.caveat,
+            )
+            for plugin in onnx_plugins.PLUGINS.values()
         ),
-        Mode("openvino-ep", {"provider": "openvino"}, device="cpu", no_script=OTHER_PROVIDER, built_as=DEFAULT),
     )
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
@@ -139,7 +141,7 @@ class Onnx(Backend):
         "onnxruntime",
         "onnxruntime-gpu",
         "onnxruntime-openvino",
-        onnx_tensorrt_rtx.PACKAGE,
+        *(plugin.package for plugin in onnx_plugins.PLUGINS.values()),
     )
     module: ClassVar[str] = "onnxruntime"
 
@@ -159,13 +161,15 @@ class Onnx(Backend):
             return f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx"
         if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
             return "ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep"
-        if cell.precision is Precision.INT8 and _provider(cell) == "openvino":
+        if cell.precision is Precision.INT8 and _provider(cell) == onnx_plugins.OPENVINO.mode:
             return "int8 through OpenVINO is what the backend openvino measures"
         if cell.precision is Precision.FP8:
             return "ONNX Runtime has no static fp8 quantisation for this model"
         return ""
 
-    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart | None:
+        if self.mode(cell.mode).no_script:
+            return None
         options, provider = self.mode(cell.mode).options, PROVIDERS[_provider(cell)]
         given: object = [provider]
         if provider == runtime.CUDA:
@@ -212,8 +216,8 @@ class Onnx(Backend):
 
         cell = context.cell
         provider = _provider(cell)
-        if provider == onnx_tensorrt_rtx.MODE:
-            onnx_tensorrt_rtx.find(cell.device)
+        if plugin := _plugin(provider):
+            plugin.find(cell.device)
         elif not (available := _provider_available(provider)):
             raise Unavailable(available.reason)
         if cell.device.is_cuda:
@@ -270,6 +274,15 @@ def _provider(cell: Cell) -> str:
     return str(Onnx.mode(cell.mode).options.get("provider", cell.device.kind))
 
 
+def _plugin(provider: str) -> onnx_plugins.Plugin | None:
+    """Return the plug-in that a mode runs on, or None where this build of ONNX Runtime has the provider itself."""
+    import onnxruntime
+
+    plugin = onnx_plugins.PLUGINS.get(provider)
+    is_built_in = PROVIDERS.get(provider) in onnxruntime.get_available_providers()
+    return plugin if plugin and (plugin.is_installed or not is_built_in) else None
+
+
 def _provider_available(provider: str) -> Availability:
     import onnxruntime
 
@@ -307,8 +320,9 @@ class Sessions:
         self.exported = exported
         self.context = context
         self._example = example
-        self.provider = PROVIDERS[provider]
         self._asked = provider
+        self._plugin = _plugin(provider)
+        self.provider = self._plugin.provider() if self._plugin else PROVIDERS[provider]
 
     def open(self, may_fall_back: bool = True, profile: str = "", optimised: str = "") -> Any:
         """Return a session. With `profile`, it writes a profile to a file with that prefix, and with `optimised` the
@@ -336,14 +350,19 @@ class Sessions:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
-        if self._asked == onnx_tensorrt_rtx.MODE:
-            onnx_tensorrt_rtx.session_options(options, self.context, self._profile("nv"))
+        if self._plugin:
+            prefix = self._plugin.profile
+            self._plugin.add_to(options, self.context, self._profile(prefix) if prefix else {})
         return runtime.open_session(self.exported.path, options, providers, wanted=self.provider)
 
     @property
     def are_shared(self) -> bool:
         serving = self.context.serving
         return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
+
+    @property
+    def never_falls_back(self) -> bool:
+        return self._plugin is not None and self.context.cell.device.is_cuda
 
     def accepted_without_cpu(self) -> str:
         """Open a session that may not fall back to the CPU. Return "accepted", or why ONNX Runtime refused."""
@@ -360,10 +379,11 @@ class Sessions:
             return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
         if provider == "tensorrt":
             return [(PROVIDERS["tensorrt"], self._tensorrt_options()), (PROVIDERS["cuda"], self._cuda_options()), cpu]
-        if provider == "openvino":
-            return [(PROVIDERS["openvino"], self._openvino_options()), cpu]
-        if provider == onnx_tensorrt_rtx.MODE:
+        if self._plugin:
             return []
+        if provider == onnx_plugins.OPENVINO.mode:
+            kept_types = {"device_type": "CPU", "precision": "ACCURACY"}
+            return [(self.provider, {**kept_types, **onnx_plugins.openvino_options(self.context)}), cpu]
         return [cpu]
 
     def _cuda_options(self) -> dict[str, str]:
@@ -400,15 +420,6 @@ class Sessions:
             )
             for end, tuned in ends.items()
         }
-
-    def _openvino_options(self) -> dict[str, str]:
-        """Return the options: `load_config` holds OpenVINO's properties, and `ACCURACY` keeps the model's types."""
-        properties = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": str(self.context.threads),
-        }
-        return {"device_type": "CPU", "precision": "ACCURACY", "load_config": json.dumps({"CPU": properties})}
 
 
 def _device_and_stream(device: Device) -> tuple[torch.device, int]:
@@ -515,6 +526,8 @@ class BoundSession(Compiled):
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.onnx_profiling import SessionProfiler, on_device
 
+        if self._sessions.provider not in (PROVIDERS["cpu"], PROVIDERS["cuda"]):
+            raise Unsupported(f"ONNX Runtime does not say which nodes {self._sessions.provider} has compiled into one")
         nodes = SessionProfiler(
             lambda profile, optimised: self._sessions.open(profile=profile, optimised=optimised),
             lambda session: self._binding(self._static or self._last_bound, session),
@@ -523,9 +536,9 @@ class BoundSession(Compiled):
         return on_device(nodes, self.run) if self._sessions.provider == PROVIDERS["cuda"] else nodes
 
     def precision(self) -> Settings:
-        kept: Settings = {key: value for key, value in self._options().items() if key == "use_tf32"}
-        if self._sessions.provider == onnx_tensorrt_rtx.PROVIDER:
-            kept["NVIDIA_TF32_OVERRIDE"] = os.environ.get("NVIDIA_TF32_OVERRIDE")
+        kept: Settings = {key: value for key, value in self._options().items() if key in ("use_tf32", "load_config")}
+        if override := os.environ.get("NVIDIA_TF32_OVERRIDE"):
+            kept["NVIDIA_TF32_OVERRIDE"] = override
         types = {_element(value.type) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
         return {**kept, "graph_input_and_output_types": ", ".join(sorted(types)), **self._layers}
 
@@ -540,19 +553,21 @@ class BoundSession(Compiled):
         return options
 
     def _assignment(self) -> Placement | None:
-        """Ask the session, a second one that may not fall back, and a profile if providers are mixed."""
+        """Ask the session, a second one that may not fall back, and a profile if providers are mixed on a GPU."""
         provider = self._sessions.provider
         placement = assignment(self._session, provider)
         if placement is None:
             return None
         evidence = ["ONNX Runtime's assignment of nodes, before fusion"]
+        if self._sessions.never_falls_back:
+            evidence.append("the session itself, which may not fall back to the CPU")
         # not for TensorRT: its engines take minutes to build, and it falls back to CUDA first
-        if provider in (PROVIDERS["cuda"], PROVIDERS["openvino"]):
+        elif provider not in (PROVIDERS["cpu"], PROVIDERS["tensorrt"]):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
-        if provider == onnx_tensorrt_rtx.PROVIDER:
-            evidence.append("the session itself, which may not fall back to the CPU")
-        time_share = self._profiled_share() if len(placement.engines) > 1 else {}
+        # not on the CPU: the kernels in the profile of OpenVINO's plug-in have averages over all calls so far
+        is_mixed = len(placement.engines) > 1 and self._device.type == "cuda"
+        time_share = self._profiled_share() if is_mixed else {}
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})

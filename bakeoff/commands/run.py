@@ -380,6 +380,9 @@ def exit_status(judgement: Judgement) -> int:
     return 1 if _reasons(judgement) else 0
 
 
+NOTHING_MEETS_REQUIREMENTS = "no cell of a contest meets --require"
+
+
 def exit_reason(judgement: Judgement) -> str:
     """Return why the exit status of a complete run is not 0, or an empty text."""
     return {0: "", 1: "; ".join(_reasons(judgement)), 3: "nothing was measured"}[exit_status(judgement)]
@@ -391,7 +394,7 @@ def _reasons(judgement: Judgement) -> list[str]:
     if unserved := [contest for contest in judgement.contests if contest.load and not contest.load.ranked]:
         reasons.append(f"nothing holds what --slo asks in {counted(len(unserved), 'contest')}")
     if not judgement.meets_requirements:
-        reasons.append("no cell of a contest meets --require")
+        reasons.append(NOTHING_MEETS_REQUIREMENTS)
     return reasons
 
 

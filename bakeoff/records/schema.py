@@ -445,7 +445,8 @@ DRIVERS_ACCOUNT = "driver, this process"
 
 
 class Memory(Frozen):
-    peak_resident_bytes: int | None = None
+    peak_resident_bytes: int | None = None  # of the process that also built the cell, with torch in it
+    engine_resident_bytes: int | None = None  # peak of a fresh process without torch that loads the build and calls it
     peak_device_bytes: int | None = None
     device_bytes_source: str | None = None  # how peak_device_bytes was read
     artifact_bytes: int | None = None  # what the backend wrote to disk for this cell

@@ -377,6 +377,8 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
                surfaces=Surface.ALL, spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
+        Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB", number_format.mebibytes,
+               surfaces=Surface.MARKDOWN, details=group, csv="engine_resident_bytes"),
         Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
         Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),

@@ -185,8 +185,9 @@ def _add_hook() -> None:
     sys.addaudithook(_tell_listeners)
 
 
-def _tell_listeners(event: str, arguments: tuple[Any, ...]) -> None:
-    for listener in _listeners:
+def _tell_listeners(event: str, arguments: tuple[Any, ...], listeners: list[Listener] = _listeners) -> None:
+    """Call the listeners. While the interpreter ends, the names of this module are gone, and events go on."""
+    for listener in listeners:
         listener(event, arguments)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,16 +72,6 @@ def test_the_weights_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(judged(latencies_ms)).answer.winner == "openvino"
     monkeypatch.setitem(COUNTS, "8x4", 990)
     assert only(judged(latencies_ms, of_calls=1000)).answer.winner == "onnx"
-
-
-def test_equal_means_tie_though_each_size_has_a_winner() -> None:
-    mix = only(judged({"eager": (4.0, 40.0), "onnx": (1.0, 11.0), "openvino": (1.1, 10.1)}, spread=0.004))
-    assert (
-        mix.answer.certainty is Certainty.TIE
-        and set(mix.answer.tied) == {"onnx", "openvino"}
-        and mix.answer.winner is None
-    )
-    assert re.match(r"tie between (onnx and openvino|openvino and onnx) \([\d.]+ ms to", told.finding(mix))
 
 
 def test_intervals_of_sizes_add_up_as_squares() -> None:

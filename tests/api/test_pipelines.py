@@ -128,30 +128,26 @@ def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> 
     assert found.to_dict()["parts"]["first"]["contests"][0]["winner"] == "onnx"
 
 
-def test_a_slower_mix_is_refused(tmp_path: Path) -> None:
+def test_both_sides_take_turns_in_every_round() -> None:
+    pipeline, slower, whole = Two(), Slow(0.02), WholeMeasured()
+    measure_in_turn(pipeline, torch.ones(1, 4), {"first": slower.forward}, whole.bursts, seconds=0.0)
+    rounds = list(range(MIN_ROUNDS_OF_WHOLE))
+    assert {label: [burst.round for burst in taken] for label, taken in whole.bursts.items()} == {
+        "original": rounds, "with the winners": rounds
+    }  # fmt: skip
+    assert "forward" not in pipeline.first.__dict__
+    assert min(burst.samples_ns[0] for burst in whole.bursts["original"]) > 6e6
+    assert min(burst.samples_ns[0] for burst in whole.bursts["with the winners"]) > 22e6
+
+
+def test_a_slower_mix_loses_and_is_refused(tmp_path: Path) -> None:
     found = result(tmp_path, took(20.0, 24.0))
     assert found.whole is not None and found.loses
+    assert found.contests[0].winner == "original"
     with pytest.raises(UsageError, match="slower with the winners"):
         found.apply(Two())
     with pytest.raises(UsageError, match="slower with the winners"):
         found.save(tmp_path / "kept")
-    assert found.contests[0].winner == "original"
-
-
-def test_both_sides_take_turns_in_every_round_and_a_slower_mix_loses(tmp_path: Path) -> None:
-    pipeline, slower, whole = Two(), Slow(0.1), WholeMeasured()
-    measure_in_turn(pipeline, torch.ones(1, 4), {"first": slower.forward}, whole.bursts, seconds=0.0)
-    assert {label: [burst.round for burst in taken] for label, taken in whole.bursts.items()} == {
-        "original": list(range(MIN_ROUNDS_OF_WHOLE)),
-        "with the winners": list(range(MIN_ROUNDS_OF_WHOLE)),
-    }
-    assert "forward" not in pipeline.first.__dict__
-    assert min(burst.samples_ns[0] for burst in whole.bursts["original"]) > 6e6
-    found = result(tmp_path, whole)
-    assert found.whole is not None and found.loses
-    assert found.contests[0].winner == "original"
-    with pytest.raises(UsageError, match="slower with the winners"):
-        found.apply(pipeline)
 
 
 def test_without_winners_only_the_original_is_called() -> None:
@@ -405,20 +401,14 @@ def test_a_small_gain_of_one_process_is_not_called(tmp_path: Path) -> None:
     assert "--processes" not in " ".join(found.doubts)
 
 
-def test_a_replaced_part_keeps_everything_but_its_code() -> None:
+def test_a_replaced_part_keeps_everything_but_its_code_also_where_it_was_replaced_before() -> None:
     pipeline = Two()
-    with replaced({"first": lambda x: x * 0}, pipeline):
-        assert pipeline(torch.ones(1)).tolist() == [1.0]
-        assert pipeline.first.config == {"width": 4}
-    assert pipeline(torch.ones(1)).tolist() == [3.0]
-
-
-def test_a_part_that_was_replaced_before_is_replaced_again() -> None:
-    pipeline = Two()
-    replace_parts({"first": lambda x: x * 5}, pipeline)
-    with replaced({"first": lambda x: x * 0}, pipeline):
-        assert pipeline(torch.ones(1)).tolist() == [1.0]
-    assert pipeline(torch.ones(1)).tolist() == [6.0]
+    for original in (3.0, 6.0):
+        with replaced({"first": lambda x: x * 0}, pipeline):
+            assert pipeline(torch.ones(1)).tolist() == [1.0]
+            assert pipeline.first.config == {"width": 4}
+        assert pipeline(torch.ones(1)).tolist() == [original]
+        replace_parts({"first": lambda x: x * 5}, pipeline)
 
 
 def test_a_pipeline_that_fails_with_the_winners_keeps_the_parts(

@@ -82,7 +82,9 @@ def cell_of(backend: str, mode: str, device: Device, model: str = "mlp", task: s
 
 
 LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}
-"""Backends that compile C++ for the CPU, and the model that they build in every run. The others are slow tests."""
+"""Backends that compile C++ for the CPU, and the model that they build in every run. The others are slow tests.
+
+So is the model of one tensor for any backend but eager."""
 
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
@@ -100,8 +102,10 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                usual = LONG_BUILDS.get(backend, model)
-                is_slow = not device.is_cuda and (model != usual or (backend in LONG_BUILDS and mode != "default"))
+                is_quick = model != "mlp" or backend == "eager"
+                if backend in LONG_BUILDS:
+                    is_quick = model == LONG_BUILDS[backend] and mode == "default"
+                is_slow = not device.is_cuda and not is_quick
                 marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
                 yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks)
 

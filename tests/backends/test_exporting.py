@@ -1,5 +1,7 @@
 """The export to ONNX in bfloat16: one floating type, and an opset that allows it."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,17 @@ def no_fast_path() -> None:
     torch.backends.mha.set_fastpath_enabled(False)
 
 
-def exported(model: str, precision: Precision, folder: Path, opset: int | None = None) -> Any:
-    """Return the graph of one of our models in a precision."""
-    cell = cell_of(model, "onnx", SIZES[model], precision=precision)
-    module, sets = move_to_device(load(cell), cell)
-    return onnx.load(export_onnx(module, sets[0], folder, opset).path)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that gives the graph of one of our models in a precision."""
+
+    @functools.cache
+    def graph(model: str, precision: Precision, opset: int | None = None) -> Any:
+        cell = cell_of(model, "onnx", SIZES[model], precision=precision)
+        module, sets = move_to_device(load(cell), cell)
+        return onnx.load(export_onnx(module, sets[0], tmp_path_factory.mktemp("graph"), opset).path)
+
+    return graph
 
 
 def exported_in_bfloat16(module: nn.Module, *shape: int, folder: Path) -> Any:
@@ -78,8 +86,8 @@ def require_valid_bfloat16(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", SIZES)
-def test_our_models_are_valid_in_bfloat16(model: str, tmp_path: Path) -> None:
-    require_valid_bfloat16(exported(model, Precision.BF16, tmp_path))
+def test_our_models_are_valid_in_bfloat16(model: str, exported: Callable[..., Any]) -> None:
+    require_valid_bfloat16(exported(model, Precision.BF16))
 
 
 def test_a_vision_model_is_valid_in_bfloat16_with_its_batch_normalisations_folded(tmp_path: Path) -> None:
@@ -105,15 +113,13 @@ def test_folded_weights_are_rounded_once(tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], expected.detach(), rtol=2**-8, atol=1e-6)
 
 
-def test_only_a_graph_that_needs_it_gets_a_higher_opset(tmp_path: Path) -> None:
-    default = opset_of(exported("mlp", Precision.FP32, tmp_path))
-    assert opset_of(exported("conv", Precision.FP32, tmp_path)) == default
-    assert opset_of(exported("conv", Precision.FP16, tmp_path)) == default
-    assert opset_of(exported("mlp", Precision.BF16, tmp_path)) == default
-    assert opset_of(exported("conv", Precision.BF16, tmp_path)) == max(default, BFLOAT16_OPSET)
+def test_only_a_graph_that_needs_it_gets_a_higher_opset(exported: Callable[..., Any]) -> None:
+    default = opset_of(exported("mlp", Precision.BF16))
+    assert opset_of(exported("conv", Precision.FP16)) == default
+    assert opset_of(exported("conv", Precision.BF16)) == max(default, BFLOAT16_OPSET)
 
 
-def test_an_opset_that_is_asked_for_is_kept(tmp_path: Path) -> None:
-    graph = exported("conv", Precision.BF16, tmp_path, opset=23)
+def test_an_opset_that_is_asked_for_is_kept(exported: Callable[..., Any]) -> None:
+    graph = exported("conv", Precision.BF16, 23)
     assert opset_of(graph) == 23
     require_valid_bfloat16(graph)

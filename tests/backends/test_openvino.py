@@ -68,7 +68,7 @@ def test_bfloat16_is_what_its_layers_run_in_and_what_it_hands_out(tmp_path: Path
     assert placement is not None and placement.engines == {"CPU bf16": 3}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_layers_that_openvino_fuses_keep_their_precision(precision: str, tmp_path: Path) -> None:
     """With one thread, OpenVINO makes one node of several layers on some CPUs."""
     hint = PRECISION_HINTS[Precision(precision)]
@@ -107,8 +107,7 @@ def test_a_precision_that_openvino_did_not_take_is_refused(tmp_path: Path, monke
         pass
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_int8_leaves_only_the_quantised_model_as_its_artefact(threads: int, tmp_path: Path) -> None:
-    with built(cell_of("int8"), tmp_path, threads=threads) as one:
+def test_int8_leaves_only_the_quantised_model_as_its_artefact(tmp_path: Path) -> None:
+    with built(cell_of("int8"), tmp_path, threads=2) as one:
         assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
         assert one.compiled.precision()["layers run in int8"] == 3

@@ -53,11 +53,11 @@ def relative_rmse(one: Built) -> float:
 @pytest.mark.parametrize(
     ("backend", "model"),
     [
-        ("eager", "mlp"),
+        pytest.param("eager", "mlp", marks=pytest.mark.slow),
         ("eager", "conv"),
         pytest.param("inductor", "conv", marks=pytest.mark.slow),
         ("openvino", "conv"),
-        ("openvino", "transformer"),
+        pytest.param("openvino", "transformer", marks=pytest.mark.slow),
     ],
 )
 def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ class Residual(nn.Module):
         return x + self.linear(x)
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_inputs_survive_a_residual(backend: str, tmp_path: Path) -> None:
     sets = tuple(Inputs((torch.randn(8, 64),)) for _ in range(4))
     cell = Cell(model="own", backend=backend, precision="int8")
@@ -127,7 +127,7 @@ def linear_on(inputs: Tensor) -> LoadedModel:
     return LoadedModel(layer.eval(), (Inputs((inputs,)),))
 
 
-@pytest.mark.parametrize("backend", ["eager", "openvino"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_the_calibration_is_the_models_own_inputs(backend: str, tmp_path: Path) -> None:
     """Inputs with a range of 100 have steps of 1/255 of it. Ranges from zeros or from noise would clip them."""
     inputs = 100 * torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
@@ -147,7 +147,7 @@ def onnx_outputs(model: OnnxModel, inputs: Inputs) -> Tensor:
     return torch.from_numpy(session.run(None, fed)[0])
 
 
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", ["mlp", "conv", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
     cell = cell_of(model)
     module, sets = move_to_device(load(cell), cell)
@@ -338,7 +338,7 @@ def test_without_torchao_the_reason_says_what_to_install(
         quantising.prepare(nn.Linear(2, 2), Inputs((torch.ones(1, 2),)), context, lower=True)
 
 
-@pytest.mark.parametrize("backend", ["eager", "openvino"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("openvino", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "low", "high"), [("fp32", 2e-8, 1e-6), ("bf16", 1e-3, 1e-2)])
 def test_the_error_tells_the_precisions_apart(backend: str, name: str, low: float, high: float, tmp_path: Path) -> None:
     if backend == "openvino" and name == "bf16":

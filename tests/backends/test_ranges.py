@@ -74,7 +74,7 @@ def test_without_open_axes_no_error_is_taken_for_a_guard() -> None:
     [
         "torchscript",
         "onnx",
-        "openvino",
+        pytest.param("openvino", marks=pytest.mark.slow),
         pytest.param("inductor", marks=pytest.mark.slow),
         pytest.param("aotinductor", marks=pytest.mark.slow),
     ],

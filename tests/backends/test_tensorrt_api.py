@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from bakeoff.why.failing_script import script_of_part
-from tests.fakes import real_api
+from tests.backends import real_api
 from tests.reports import samples
 from tests.support.cells import cell_of
 
 ROOT = Path(__file__).parents[2]
 PINNED = "11.0.0.114"
-VERSIONS = ("10.13.3.9", PINNED, "11.4.0.106")
-"""The oldest and the newest version, and the one that constraints.txt pins."""
+VERSIONS = (PINNED, *(pytest.param(version, marks=pytest.mark.slow) for version in ("10.13.3.9", "11.4.0.106")))
+"""The version that constraints.txt pins, the oldest one and the newest."""
 BUILDING, RUNNING = "bakeoff/backends/tensorrt.py", "bakeoff/backends/runtime/tensorrt.py"
 FILES = (BUILDING, RUNNING, "bakeoff/backends/tensorrt_profiling.py", "bakeoff/backends/torch_tensorrt.py")
 

@@ -18,10 +18,10 @@ from bakeoff.backends import torch_tensorrt as ours
 from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import Cell, Extent
+from tests.backends import fake_torch_tensorrt as torch_tensorrt
 from tests.backends.building import Built, built
-from tests.fakes import torch_tensorrt
-from tests.fakes.on_cpu import TorchTensorRTOnCpu
+from tests.backends.fake_on_cpu import TorchTensorRTOnCpu
 from tests.support.checkout import ROOT
 from tests.support.distributions import distribute
 
@@ -73,21 +73,9 @@ def test_a_graph_that_is_wholly_converted_is_full_either_way(
         assert isinstance(told["tensorrt_layers"], int) and told["tensorrt_layers"] >= 3
 
 
-def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_tensorrt, "not_converted", {"aten.relu.default"})
-    with on_cpu(a_cell(), tmp_path) as one:
-        placement = one.compiled.placement()
-        assert placement is not None and placement.extent is Extent.PARTIAL
-        (left,) = placement.fallbacks
-        assert left.startswith("aten.relu.default in torch (")
-        assert placement.engines["TensorRT engines"] > 1 and placement.engines["torch operators"] >= 1
-        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_no_engine_is_a_fallback(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below min_block_size the library only logs a warning, and returns a plain torch module."""
-    monkeypatch.setattr(torch_tensorrt, "least_block", 1000)
+    monkeypatch.setattr(torch_tensorrt, "builds_engines", False)
     with on_cpu(a_cell(mode=mode), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.FALLBACK
@@ -101,14 +89,24 @@ def test_a_part_that_is_no_graph_is_not_guessed_about() -> None:
     assert ours.coverage([lambda *_: None]) is None
 
 
-def test_a_graph_break_is_no_full_placement() -> None:
+@pytest.mark.parametrize(
+    ("in_torch", "breaks", "extent", "fallbacks"),
+    [
+        (False, [], Extent.FULL, []),
+        (False, ["graph break: print"], Extent.PARTIAL, ["graph break: print"]),
+        (True, [], Extent.PARTIAL, [f"{torch.relu} in torch (2)"]),
+    ],
+)
+def test_operators_in_torch_and_graph_breaks_are_no_full_placement(
+    in_torch: bool, breaks: list[str], extent: Extent, fallbacks: list[str]
+) -> None:
     graph = torch.fx.symbolic_trace(torch.nn.Identity())
     graph.add_module("_run_on_acc_0", torch.nn.Identity())
-    assert ours.coverage([graph]) == Placement(
-        extent=Extent.FULL, engines={"TensorRT engines": 1}, evidence=["Torch-TensorRT's partitions, by name"]
-    )
-    broken = ours.coverage([graph], ["graph break: print"])
-    assert broken is not None and (broken.extent, broken.fallbacks) == (Extent.PARTIAL, ["graph break: print"])
+    if in_torch:
+        graph.add_module("_run_on_gpu_1", torch.fx.symbolic_trace(lambda x: torch.relu(torch.relu(x))))
+    placement = ours.coverage([graph], breaks)
+    assert placement is not None and (placement.extent, placement.fallbacks) == (extent, fallbacks)
+    assert placement.engines == {"TensorRT engines": 1} | ({"torch operators": 2} if in_torch else {})
 
 
 class CapturingOnCpu(TorchTensorRTOnCpu):
@@ -131,8 +129,8 @@ def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(
 @pytest.mark.slow
 def test_it_passes_the_conformance_suite_over_the_fake(tmp_path: Path) -> None:
     """Nothing else runs this backend. The fake and the backend are on Python's path, as if they were installed."""
-    shutil.copy(torch_tensorrt.__file__, tmp_path)
-    distribute(TorchTensorRTOnCpu.name, "tests.fakes.on_cpu:TorchTensorRTOnCpu", tmp_path)
+    shutil.copy(torch_tensorrt.__file__, tmp_path / "torch_tensorrt.py")
+    distribute(TorchTensorRTOnCpu.name, "tests.backends.fake_on_cpu:TorchTensorRTOnCpu", tmp_path)
     # the inner pytest must not act as a worker of pytest-xdist, since it would wait for the lock of this test
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     path = f"{ROOT}{os.pathsep}{tmp_path}"

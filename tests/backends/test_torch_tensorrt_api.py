@@ -17,8 +17,8 @@ import pytest
 from bakeoff.backends import torch_tensorrt as ours
 from bakeoff.backends.base import BuildContext
 from bakeoff.records.schema import Cell
+from tests.backends import real_api
 from tests.backends.building import RecordingPhases
-from tests.fakes import real_api
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("2.8.0", "2.13.0", "2.14.0")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import published, shipped_models
+from benchmarks import breadth, published, shipped_models
 from benchmarks.common import Lines
 from tests.support.checkout import ROOT
 
@@ -83,3 +83,24 @@ def test_the_shipped_models_are_ten_and_have_names_of_their_own() -> None:
     assert asked[-2].arguments(["prompt=8"])[-4:] == ["--set", "prompt=8", "--set", "new_tokens=128"]
     paths = [part for one in asked for part in one.model.split(":") if part.startswith("presets/")]
     assert len(paths) == 7 and all((ROOT / "bakeoff" / path).exists() for path in paths)
+
+
+def test_graphs_are_of_every_source_in_turns_and_the_smallest_first(tmp_path: Path) -> None:
+    for folder, shapes in {"a/x": "[4]", "a/y": "[5]", "a/z": "[2]", "b/large": "[9, 9]", "c/v": "[]"}.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "weight_meta.py").write_text(f"class T:\n\tname = 'T'\n\tshape = {shapes}\n")
+    chosen = breadth.graphs_of(tmp_path, count=3, numbers=5)
+    assert len(chosen) == 3 and chosen[0] == f"graphnet:{tmp_path}/c/v"
+    assert [Path(name).parent.name for name in chosen] == ["c", "a", "a"]
+
+
+def test_builds_that_are_not_right_are_counted_and_named() -> None:
+    def check(label: str, status: str, reason: str = "") -> dict[str, str]:
+        return {"model": "m", "label": label, "status": status, "reason": reason, "unchecked": ""}
+
+    checks = [check("eager", "ok"), check("onnx", "incorrect", "off"), check("openvino", "error", "no such operator")]
+    _, _, *rows = breadth.report(
+        [{"model": "m", "checks": checks}, {"model": "n", "checks": [], "refused": "no model"}]
+    ).splitlines()
+    assert [cells(line)[1:] for line in rows[:3]] == [["1", "0", "0"], ["0", "1", "0"], ["0", "0", "1"]]
+    assert rows[4:] == ["- n: no model", "- onnx of m: incorrect: off", "- openvino of m: error: no such operator"]

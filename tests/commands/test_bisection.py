@@ -112,14 +112,7 @@ def test_what_cannot_be_bisected_is_refused(changed: dict[str, object], good: st
 
 def test_versions_between_two_are_in_order_and_each_is_one() -> None:
     listed = ["2.10.0", "2.9.1", "2.9", "2.13.0", "2.14.0", "2.12.1", "2.11.0", "2.11"]
-    assert bisection.from_good_to_bad(listed, "2.9", "2.13") == (
-        "2.9",
-        "2.9.1",
-        "2.10.0",
-        "2.11",
-        "2.12.1",
-        "2.13",
-    )
+    assert bisection.from_good_to_bad(listed, "2.9", "2.13") == ("2.9", "2.9.1", "2.10.0", "2.11", "2.12.1", "2.13")
 
 
 def test_released_versions_come_from_pip(toys: Path) -> None:

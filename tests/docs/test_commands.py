@@ -102,10 +102,7 @@ PLANNED = [one for one in commands.ALL if measures(one) and not re.search(r"--dr
 
 @pytest.mark.parametrize("command", PLANNED, ids=str)
 def test_what_measures_can_be_planned(
-    command: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    restored_signals: None,
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_signals: None
 ) -> None:
     """The runner reads the command, up to the moment at which it would start the first process."""
     monkeypatch.chdir(looks_like_a_checkout(tmp_path / "checkout"))

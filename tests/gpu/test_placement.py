@@ -46,27 +46,13 @@ class Asking(Breaking):
     def forward(self, x):
         return self.linear(x) * (2.0 if x.abs().sum().item() >= 0 else 3.0)
 
-
-def breaking(batch: int = 8):
-    return Breaking(), torch.randn(batch, 64)
-
-
-def lacking(batch: int = 8):
-    return Lacking(), torch.randn(batch, 64)
-
-
-def counting(batch: int = 8):
-    return Counting(), torch.randn(batch, 64)
-
-
-def asking(batch: int = 8):
-    return Asking(), torch.randn(batch, 64)
 '''
+FACTORY = "def {}(batch: int = 8):\n    return {}(), torch.randn(batch, 64)\n"
 
 
 def records(folder: Path, factory: str, *backends: str, **fields: object) -> dict[str, Record]:
     file = folder / "models.py"
-    file.write_text(MODELS)
+    file.write_text(MODELS + FACTORY.format(factory, factory.capitalize()))
     report = measure(folder / "run", *backends, models=[f"{file}:{factory}"], devices=["cuda"], **fields)
     return {record.cell.label: record for record in report.records}
 

@@ -126,7 +126,6 @@ def test_resnet_50_in_all_precisions_is_one_contest(tmp_path: Path) -> None:
     assert errors == sorted(error for error in errors if error is not None)
     assert {str(row.cell.precision) for row in contest.ranked} == {"fp32"}
     assert {row.cell.precision for row in contest.cells if row.beyond} == {"tf32", "bf16", "fp16"}
-    assert all(best[name].speedup and best[name].speedup.value > 1.2 for name in ("bf16", "fp16"))  # type: ignore[union-attr]
     assert "within fp32's rounding" in headline.line(contest)
     sentences = precisions.sentences(contest)
     assert [line.partition(":")[0] for line in sentences[:5]] == asked and "3 unsupported" in sentences[4]

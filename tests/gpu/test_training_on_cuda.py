@@ -35,15 +35,10 @@ def test_every_way_of_a_step_is_right_before_and_after_measuring(steps: Report) 
         assert record.accuracy is not None and record.accuracy.rmse_after is not None
 
 
-def test_a_captured_step_has_no_parts_and_is_the_fastest(steps: Report) -> None:
-    records = by_label(steps)
-    for label, record in records.items():
+def test_a_captured_step_has_no_parts(steps: Report) -> None:
+    for label, record in by_label(steps).items():
         names = [stage.name for stage in record.stages]
         assert names == ([] if label.endswith("cuda-graph") else ["forward", "backward", "optimizer"]), label
-    latencies = {label: record.latency.median_ms for label, record in records.items() if record.latency}
-    print(latencies)  # noqa: T201 - for the record
-    assert latencies["eager/cuda-graph"] < latencies["eager"]
-    assert latencies["inductor/cuda-graph"] < latencies["inductor"]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -85,7 +80,6 @@ def test_recompilations_of_a_stream_are_counted(tmp_path: Path) -> None:
     graphs = {
         label: record.placement.engines.get("inductor graphs") for label, record in records.items() if record.placement
     }
-    print(graphs)  # noqa: T201 - for the record
     assert graphs["inductor/static"] == 8
     assert graphs["inductor/dynamic"] == 1
 

@@ -79,21 +79,25 @@ def test_the_extra_for_cpus_keeps_the_torch_that_is_there(wheel: Path) -> None:
     assert "torch" not in seen
 
 
-@pytest.mark.parametrize(
-    "command", [["bakeoff"], pytest.param(["python", "-m", "bakeoff"], marks=pytest.mark.slow)], ids=" ".join
-)
-def test_an_installed_bakeoff_gives_a_verdict_in_an_empty_folder(
-    command: list[str], installed: Installed, tmp_path: Path
+def test_an_installed_bakeoff_measures_a_project_with_folders_of_the_same_names(
+    installed: Installed, tmp_path: Path
 ) -> None:
-    out = installed.run(*command, "--model", "mlp", "--backends", "eager,torchscript", *BRIEFLY, cwd=tmp_path)
-    assert "torchscript" in out
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
-    (folder,) = (tmp_path / "results").iterdir()
-    report = report_file.read(folder)
-    assert {record.cell.backend: record.status for record in report.records} == dict.fromkeys(
-        ("eager", "torchscript"), Status.OK
-    )
+    shutil.copytree(ROOT / "tests/cases/project", project := tmp_path / "project")
+    before = {path.name for path in project.iterdir()}
+    out = installed.run("bakeoff", "--model", "detect.py:factory", *COMPARED, cwd=project)
+    assert "torchscript" in out and {path.name for path in project.iterdir()} - before <= {"results", "__pycache__"}
+    (folder,) = (project / "results").iterdir()
+    records = report_file.read(folder).records
+    assert [(record.status, record.reason) for record in records] == [(Status.OK, "")] * 2
     assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_python_runs_an_installed_bakeoff_as_a_module(installed: Installed, tmp_path: Path) -> None:
+    assert "torchscript" in installed.run("python", "-m", "bakeoff", "--model", "mlp", *COMPARED, cwd=tmp_path)
+
+
+COMPARED = ("--backends", "eager,torchscript", *BRIEFLY)
 
 
 @pytest.mark.slow
@@ -102,16 +106,6 @@ def test_an_installed_bakeoff_finds_its_presets_and_their_models(installed: Inst
     planned = installed.run("bakeoff", *options, "--dry-run", cwd=tmp_path)
     # without the preset, dlrm has batch 2048 and further backends
     assert "networks.py:dlrm (batch 1, " in planned and "fp32: eager, onnx, openvino (" in planned
-
-
-def test_an_installed_bakeoff_measures_a_project_with_folders_of_the_same_names(
-    installed: Installed, tmp_path: Path
-) -> None:
-    shutil.copytree(ROOT / "tests/cases/project", tmp_path / "project")
-    measured = ["--model", "detect.py:factory", "--backends", "eager,torchscript", *BRIEFLY, "--out", "run"]
-    installed.run("bakeoff", *measured, cwd=tmp_path / "project")
-    records = report_file.read(tmp_path / "project/run").records
-    assert [(record.status, record.reason) for record in records] == [(Status.OK, "")] * 2
 
 
 # --- a distribution of somebody else's, with a backend and a family of models

@@ -24,10 +24,10 @@ from bakeoff.judging.fit import Fit, fit
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
+from bakeoff.records.schema import Burst, Record, Report, Status
 from bakeoff.reports.comparison import COMMENT_LIMIT, blocks_of, headline, to_markdown
 from bakeoff.reports.number_format import spell_change
-from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady, under
+from tests.reports.samples import cell, environment, failed, ok, report, steady, under
 from tests.support.printed import printed
 
 EAGER_MS = 1.7
@@ -81,14 +81,14 @@ def elsewhere(found: Report, **changed: object) -> Report:
 # --- what was planted
 
 
-@pytest.mark.parametrize("seed", range(0, 100, 10))
+@pytest.mark.parametrize("seed", range(0, 100, 20))
 def test_a_regression_of_ten_percent_is_found_in_three_processes_of_one_percent_noise(seed: int) -> None:
     found = compare(run(seed, onnx=0.9), run(seed + 5, onnx=0.99))
     assert outcomes(found)["onnx"] == "slower"
     assert [change.cell.label for change in found.regressions] == ["onnx"]
 
 
-@pytest.mark.parametrize("seed", range(0, 100, 10))
+@pytest.mark.parametrize("seed", range(0, 100, 20))
 def test_a_drift_of_the_whole_machine_is_no_regression(seed: int) -> None:
     found = compare(run(seed, onnx=0.9, openvino=0.5), run(seed + 5, machine=1.08, onnx=0.9, openvino=0.5))
     assert found.regressions == []
@@ -132,24 +132,24 @@ def test_other_files_and_other_weights_of_the_model_are_told_before_any_number()
     assert not compare(base, unknown).differences, "an older run tells nothing"
 
 
-def test_a_regression_is_found_on_a_machine_that_became_slower_too() -> None:
-    found = compare(run(0, onnx=0.9), run(5, machine=1.08, onnx=0.9 * 1.15))
-    assert outcomes(found) == {"onnx": "slower", "eager": "cannot tell"}
-    assert len(found.regressions) == 1
-
-
-def test_a_faster_machine_does_not_call_a_cell_faster() -> None:
-    found = compare(run(0, onnx=0.9), run(5, machine=0.8, onnx=0.9))
-    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
-    reason = of(found, "onnx").reason
-    assert reason is not None and (reason.kind, reason.latency) == (ReasonKind.DISAGREEMENT, Outcome.FASTER)
-
-
-def test_where_eager_alone_moved_nobody_is_blamed_and_all_is_said() -> None:
-    found = compare(run(0, onnx=0.9), run(5, onnx=0.9, eager=EAGER_MS * 1.3))
-    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
-    reason = of(found, "onnx").reason
-    assert reason is not None and (reason.kind, reason.relative) == (ReasonKind.DISAGREEMENT, Outcome.FASTER)
+@pytest.mark.parametrize(
+    ("new", "expected", "reason"),
+    [
+        ({"machine": 1.08, "onnx": 0.9 * 1.15}, "slower", None),
+        ({"machine": 0.8, "onnx": 0.9}, "cannot tell", (ReasonKind.DISAGREEMENT, Outcome.FASTER, None)),
+        ({"onnx": 0.9, "eager": EAGER_MS * 1.3}, "cannot tell", (ReasonKind.DISAGREEMENT, None, Outcome.FASTER)),
+    ],
+)
+def test_where_the_machine_or_eager_moved_only_a_change_beside_eager_is_one_of_the_cell(
+    new: dict[str, float], expected: str, reason: tuple[ReasonKind, Outcome | None, Outcome | None] | None
+) -> None:
+    found = compare(run(0, onnx=0.9), run(5, **new))  # type: ignore[arg-type]
+    assert outcomes(found) == {"onnx": expected, "eager": "cannot tell"}
+    assert len(found.regressions) == (expected == "slower")
+    why = of(found, "onnx").reason
+    if reason is not None:
+        assert why is not None and why.kind is reason[0]
+        assert reason[1] in (None, why.latency) and reason[2] in (None, why.relative)
 
 
 def test_a_calibration_that_stood_still_is_shown_beside_a_control_that_moved() -> None:
@@ -262,13 +262,6 @@ def test_what_else_bears_on_speed_is_said_and_the_verdicts_stand(changed: dict[s
     assert outcomes(found)["onnx"] == "slower"
     text = to_markdown(found).replace("&#36;", "$")
     assert f"bear on speed: {said}." in text and "Another machine" not in text
-
-
-def test_another_commit_or_host_is_a_note() -> None:
-    found = compare(run(0), elsewhere(run(5), git_commit="fff0000", hostname="other", git_dirty=False))
-    text = to_markdown(found)
-    assert "WARNING" not in text
-    assert "| commit | abc1234 | fff0000 | note |" in text
 
 
 # --- cells without two latencies
@@ -608,33 +601,6 @@ def test_a_change_is_spelled_in_percent(change: Change, spelled: str) -> None:
 # --- the page
 
 
-def test_the_verdict_stands_first_and_regressions_before_all_other_rows() -> None:
-    text = to_markdown(compare(run(0, onnx=0.9, openvino=0.5), run(5, onnx=0.9, openvino=0.6)))
-    assert text.startswith("**1 regression: openvino on conv on cpu, fp32 is slower, +")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows[2].startswith("| **slower** | openvino |")
-
-
-def test_what_no_verdict_is_on_is_told_in_a_fold() -> None:
-    base = report([ok(cell("onnx"), measured([1, 1, 1]), build_s=2.0, precision_in_force={"tf32": False})])
-    new = report(
-        [
-            ok(
-                cell("onnx"),
-                measured([1, 1, 1]),
-                build_s=3.0,
-                accuracy=accuracy(2.6e-7),
-                precision_in_force={"tf32": True},
-                placement=Placement(extent=Extent.PARTIAL),
-            )
-        ]
-    )
-    text = to_markdown(compare(base, new))
-    fold = text[text.index("<details>") :]
-    assert "| onnx | 2.0 → 3.0 | 900 | 1.3e-07 → 2.6e-07 |" in fold
-    assert "precision in force, tf32: False -&gt; True; placement: full -&gt; partial" in fold
-
-
 @pytest.mark.parametrize("base_s", [2.0, 3.0, None])
 def test_build_times_of_an_earlier_run_are_marked(base_s: float | None) -> None:
     new = ok(cell("onnx"), measured([1, 1, 1]), build_s=3.0)
@@ -647,32 +613,11 @@ def test_build_times_of_an_earlier_run_are_marked(base_s: float | None) -> None:
 
 
 def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
-    undecided = [
-        ok(cell("onnx"), steady([1.0, 1.04, 0.96])),
-        ok(cell("inductor"), steady([1.0, 1.03, 1.06])),
-    ]
+    undecided = [ok(cell("onnx"), steady([1.0, 1.04, 0.96])), ok(cell("inductor"), steady([1.0, 1.03, 1.06]))]
     new = report(undecided).model_copy(update={"complete": False, "planned": 3})
     text = to_markdown(compare(report(undecided), new))
     assert "The new run was interrupted before all was measured: 2 of 3 cells ended." in text
     assert "In the new run measuring ended before its intervals were decided: conv on cpu, fp32." in text
-
-
-def test_text_from_reports_is_never_markup() -> None:
-    base = report([ok(cell("onnx", model="<net>|x"), measured([1, 1, 1]))], run_id=HOSTILE)
-    new = elsewhere(report([failed(cell("onnx", model="<net>|x"), Status.ERROR, HOSTILE)]), cpu=HOSTILE)
-    text = to_markdown(compare(base, new))
-    assert "<b>" not in text and "\x1b" not in text and "[e](http" not in text and "<net>" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| **broken**")]
-    assert row.replace("\\|", "").count("|") == 5
-    assert "\x1b[" not in printed(blocks_of(compare(base, new)))
-
-
-def test_for_a_terminal_there_are_no_folds_and_a_table_per_contest() -> None:
-    both = report([*conv_on_cpu(), ok(cell(model="mlp"), measured([1, 1, 1]))])
-    text = printed(blocks_of(compare(both, both)))
-    assert "<details>" not in text
-    assert text.count(" verdict ") == 2
-    assert to_markdown(compare(both, both)).count("| verdict |") == 1
 
 
 def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:
@@ -684,9 +629,3 @@ def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:
     text = to_markdown(compare(report(before), report(records)))
     assert len(text) <= COMMENT_LIMIT
     assert "it would not fit into a comment" in text and "<details>" not in text
-
-
-def test_an_environment_does_not_differ_from_itself() -> None:
-    read_back = Environment.model_validate_json(environment().model_dump_json())
-    found = compare(run(0), run(5).model_copy(update={"environment": read_back}))
-    assert found.differences == []

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from fractions import Fraction
 
 import pytest
 from hypothesis import example, given
@@ -177,15 +176,15 @@ def test_cold_and_warm_pay_at_different_calls() -> None:
     assert costs.break_even("onnx", "openvino", "cold") is None
 
 
-def test_a_break_even_between_latencies_that_do_not_differ_surely_is_not_established() -> None:
-    noisy = measured("onnx", 1.9, build_s=5.0, biases=(0.9, 1.1, 1.0))
-    found = costs_of(measured("eager", 2.0), noisy).break_even("onnx", "eager", "cold")
-    assert found and found.calls and not found.is_established
-
-
-def test_a_difference_under_the_margin_is_not_one_however_narrow() -> None:
-    near = measured("onnx", 1.98, build_s=5.0, biases=(1.0, 1.0, 1.0))
-    found = costs_of(measured("eager", 2.0, biases=(1.0, 1.0, 1.0)), near).break_even("onnx", "eager", "cold")
+@pytest.mark.parametrize(
+    ("level_ms", "biases"),
+    [(1.9, (0.9, 1.1, 1.0)), (1.98, (1.0, 1.0, 1.0))],  # under the margin, however narrow
+)
+def test_a_break_even_between_latencies_that_do_not_differ_surely_is_not_established(
+    level_ms: float, biases: tuple[float, float, float]
+) -> None:
+    onnx = measured("onnx", level_ms, build_s=5.0, biases=biases)
+    found = costs_of(measured("eager", 2.0), onnx).break_even("onnx", "eager", "cold")
     assert found and found.calls and not found.is_established
 
 
@@ -312,11 +311,6 @@ def cheapest_of(costs: Costs, calls: int, among: Sequence[str], start: Start = "
     return found.winner if found else None
 
 
-@pytest.mark.parametrize(("calls", "cheapest"), [(1, "eager"), (100, "eager"), (1_001, None), (10_000, "onnx")])
-def test_who_costs_least_depends_on_the_calls(calls: int, cheapest: str | None) -> None:
-    assert cheapest_of(contest(), calls, ["eager", "onnx"]) == cheapest
-
-
 def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
     """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
     records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
@@ -347,11 +341,6 @@ def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
         assert cheapest and cheapest.candidates[1:] == ["eager"]
     first = costs.legs("cold", EVERYBODY_HOT)[0]
     assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
-
-
-def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
-    costs = costs_of(starting("eager", 3.0), starting("hotpath", 1.0))
-    assert [cheapest_of(costs, calls, EVERYBODY_HOT) for calls in (10, 10**7)] == ["hotpath", None]
 
 
 @pytest.mark.parametrize(("first_call_s", "winner"), [(1.5, None), (1.6, "hotpath")])
@@ -389,13 +378,3 @@ def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
     found = costs.break_even("onnx", "eager", "cold")
     assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
     assert cheapest_of(costs, 200, EVERYBODY) is None
-
-
-def test_a_warm_start_pays_earlier() -> None:
-    among = ["eager", "onnx"]
-    assert (cheapest_of(contest(), 500, among), cheapest_of(contest(), 500, among, "warm")) == ("eager", "onnx")
-
-
-@given(st.integers(1, 10**9))
-def test_totals_are_exact(calls: int) -> None:
-    assert Line("a", 0.1, 0.3).exact_total_s(calls) == Fraction(0.1) + (calls - 1) * Fraction(0.3)

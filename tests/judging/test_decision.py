@@ -144,13 +144,16 @@ def _end(logs: Sequence[float]) -> Ratio:
     return next((look for look in looks if is_decided(look)), looks[-1])
 
 
-@pytest.mark.parametrize("bias", [0.003, 0.01, 0.03, 0.08])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("bias", [0.003, *(pytest.param(bias, marks=SLOW) for bias in (0.01, 0.03)), 0.08])
 def test_equals_get_a_winner_in_at_most_one_of_a_hundred_contests(bias: float) -> None:
     trials = ends(np.random.default_rng(3).normal(0, bias * 2**0.5, (1000, MAX_PROCESSES)), 1.0)
     assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
 
 
-@pytest.mark.parametrize("slower", [1.06, 1.15])
+@pytest.mark.parametrize("slower", [1.06, pytest.param(1.15, marks=SLOW)])
 def test_nor_do_equals_whose_processes_come_in_two_kinds(slower: float) -> None:
     kinds = np.log(slower) * (np.random.default_rng(8).random((2, 1000, MAX_PROCESSES)) < 0.5)
     noise = np.random.default_rng(9).normal(0, 0.003, (1000, MAX_PROCESSES))

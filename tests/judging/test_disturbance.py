@@ -105,8 +105,7 @@ def test_a_clock_held_down_all_the_time_is_a_doubt_with_the_highest_temperature(
 
 
 @pytest.mark.parametrize(
-    ("conditions", "doubt"),
-    [({"wait_share": 0.4}, CoresTaken(0.25)), ({"steal_share": 0.2}, CoresStolen(0.25))],
+    ("conditions", "doubt"), [({"wait_share": 0.4}, CoresTaken(0.25)), ({"steal_share": 0.2}, CoresStolen(0.25))]
 )
 def test_cores_that_others_took_are_a_doubt(conditions: dict[str, Any], doubt: Doubt) -> None:
     assert doubts(*[{}] * 9, *[conditions] * 3) == [doubt]

@@ -68,11 +68,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Extent, Interval, Ratio, Status
 from bakeoff.records.traits import Access, AccessKind
-from tests.reports.samples import (
-    caveat,
-    lived,
-    once,
-)
+from tests.reports.samples import caveat, lived, once
 
 GOLDEN = Path(__file__).with_name("doubts.txt")
 

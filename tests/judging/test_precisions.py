@@ -1,14 +1,11 @@
 """One contest across precisions: who may win, who is the fastest of each precision, and what is said of both."""
 
-import html
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import Outcome, compare
@@ -24,9 +21,9 @@ from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
-from bakeoff.reports.run_report import print_report, to_markdown, to_page, to_short_markdown
 from tests.judging.test_load import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
+from tests.support.printed import every_output
 
 ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
 ERRORS = {"fp32": 2e-7, "bf16": 5e-3, "int8": 2e-2}
@@ -163,15 +160,12 @@ def test_the_line_of_a_precision_says_that_it_may_miss_what_is_required() -> Non
     assert re.search(r"not as required \(top1 is 0\.98 \(reference 1\), not >= 0%\)$", told[2])
 
 
-def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output(tmp_path: Path) -> None:
+def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output() -> None:
     """Outputs of bf16 may have nothing in common with the reference, and eager's too."""
     coarse = accuracy(74.0, rule="at most 4x eager's error").model_copy(update={"allclose": False})
     made = [record("eager", "fp32", 4.0), record("onnx", "bf16", 1.0).model_copy(update={"accuracy": coarse})]
-    judgement = judge(report(made, request={"require": "median_ms<9, relative_rmse<100"}))
-    console = Console(width=200, record=True, file=io.StringIO())
-    print_report(judgement, console)
-    page = html.unescape(to_page(judgement))
-    for text in (console.export_text(), to_markdown(judgement), to_short_markdown(judgement, tmp_path), page):
+    outputs = every_output(judge(report(made, request={"require": "median_ms<9, relative_rmse<100"})))
+    for text in (outputs[name] for name in ("terminal", "details.md", "report.md", "page")):
         assert "passed the check against the reference (relative RMSE 7.4e+01, as large as eager's own)" in text
         assert "error 7.4e+01, as large as eager's own" in text
         assert text.count("as large as eager's own") >= 3, "the table has it, too"

@@ -37,6 +37,7 @@ from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import FirstBuild, Store
 from bakeoff.truth.user_code import is_users, noting_reads, users_data, weights_beside, weights_named_in
 from tests.support.measuring import by_label, measure
+from tests.support.scripted import SEGFAULT, WRONG, Script, run_contest
 
 PLANNED = PlannedCell(Cell(model="mlp", backend="eager"), asked_by_name=True)
 SETS = (Inputs((torch.ones(2, 3),)),)
@@ -460,14 +461,21 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
         assert cache.why_unusable() == f"{tmp_path / 'file'} cannot be written (it is a file)"
 
 
-def test_a_cache_that_cannot_be_written_is_told_by_runs_and_by_its_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_told_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(file))
     notes = measure(tmp_path / "run", "null").notes
     assert f"builds are not kept: {file} cannot be written (it is a file); the next run builds anew" in notes
+
+
+def test_a_cache_that_cannot_be_written_is_told_by_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(file))
     assert cli.main(["cache", "list"]) == cli.main(["cache", "clear"]) == 2
     told = capsys.readouterr()
     assert "cannot be written (it is a file)" in " ".join(told.err.split()) and " MB" not in told.out
@@ -571,30 +579,46 @@ def factory(batch: int = 2, width: int = 8):
 """
 
 
-def test_a_second_run_uses_the_builds_of_the_first_and_says_so(tmp_path: Path) -> None:
-    file, net = tmp_path / "net.py", NET.replace("FOLDER", str(tmp_path))
-    file.write_text(net.replace("SHAPE", "relu"))
+Run = Callable[..., tuple[dict[str, list[str]], set[str]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Measure the net, and return the names of the phases by label, and when they were built."""
+    (tmp_path / "net.py").write_text(NET.replace("FOLDER", str(tmp_path)).replace("SHAPE", "relu"))
     (tmp_path / "turns").write_text("1")
 
-    def run(name: str, *labels: str, **asked: object) -> tuple[dict[str, list[str]], set[str]]:
-        records = by_label(measure(tmp_path / name, *labels, models=[f"{file}:factory"], **asked))
+    def measured(name: str, *labels: str, **asked: object) -> tuple[dict[str, list[str]], set[str]]:
+        records = by_label(measure(tmp_path / name, *labels, models=[f"{tmp_path}/net.py:factory"], **asked))
         assert {record.status for record in records.values()} == {Status.OK}
         phases = {label: records[label].phases for label in labels}
         dates = {phase.built_at for label in labels for phase in phases[label]}
         return {label: [phase.name for phase in phases[label]] for label in labels}, dates
 
+    return measured
+
+
+def test_a_second_run_uses_the_builds_of_the_first_and_says_so(run: Run) -> None:
     cold, dates = run("first", "torchscript", "onnx")
     assert "export" in cold["onnx"] and dates == {""}
     warm, dates = run("second", "torchscript", "onnx")
     assert warm == cold, "build times are those of the run that built"
     assert "" not in dates, "and they have its date"
-    assert run("fresh", "torchscript", fresh=True)[1] == {""}
+
+
+@pytest.mark.slow
+def test_a_run_of_another_model_or_with_fresh_builds_anew(run: Run, tmp_path: Path) -> None:
+    assert run("first", "torchscript")[1] == run("fresh", "torchscript", fresh=True)[1] == {""}
     (tmp_path / "turns").write_text("12")
     assert run("longer", "torchscript")[1] == {""}, "eager calls more functions, for the same outputs"
-    file.write_text(net.replace("SHAPE", "tanh"))
+    net = (tmp_path / "net.py").read_text()
+    (tmp_path / "net.py").write_text(net.replace("relu", "tanh"))
     assert run("changed", "torchscript")[1] == {""}, "the code of the model is another"
 
 
 def test_what_failed_is_not_kept(tmp_path: Path) -> None:
-    measure(tmp_path / "first", "null/wrong", "null/crash-in-run")
-    assert BuildCache().entries() == []
+    builds = Script(phases=("export",))
+    wrong, dies = replace(builds, answers={(0, "start"): WRONG}), replace(builds, endings={(0, "burst 3"): SEGFAULT})
+    with BuildCache(tmp_path / "cache") as cache:
+        run_contest(tmp_path, {"torchscript": builds, "onnx": wrong, "openvino": dies}, build_cache=cache)
+    assert [entry.what.rpartition(": ")[2] for entry in BuildCache(tmp_path / "cache").entries()] == ["torchscript"]

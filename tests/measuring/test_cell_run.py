@@ -12,7 +12,7 @@ from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
 from bakeoff.measuring.controller.cell_process import CellProcess, Life, Stage
-from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, doubts_of_ready, shortfall, wrong_outputs
+from bakeoff.measuring.controller.cell_record import cause_of_death, doubts_of_ready, shortfall, wrong_outputs
 from bakeoff.measuring.controller.worker_process import DeadlinePassed
 from bakeoff.measuring.messages import Event, ReadyToBuild
 from bakeoff.records.device import Device
@@ -24,13 +24,10 @@ from bakeoff.records.doubts import (
     ProcessLost,
     Recalled,
     Recompiled,
-    RecordDoubt,
     Unchecked,
-    WarmUpNoise,
-    WarmUpTrend,
 )
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Cell, Extent, Placement, Record, Status, WarmUp
+from bakeoff.records.schema import Cell, Extent, Placement, Record, Status
 from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
 from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
@@ -266,18 +263,6 @@ def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, pro
     assert (record.status, record.reason, record.latency) == (Status.ERROR, "scripted", None)
     assert len(record.processes) == processes
     assert len(record.bursts) == 3 * processes
-
-
-@pytest.mark.parametrize(
-    ("steady", "trendless", "doubt"),
-    [
-        (True, False, None),
-        (False, True, WarmUpNoise()),
-        (False, False, WarmUpTrend(seconds=30.2)),
-    ],
-)
-def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: RecordDoubt | None) -> None:
-    assert doubt_of(WarmUp(calls=120, seconds=30.2, steady=steady, trendless=trendless)) == doubt
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,13 +148,6 @@ def test_a_further_process_that_dies_in_a_round_costs_that_process_and_not_its_c
     [doubt] = record.doubts
     assert isinstance(doubt, ProcessLost) and doubt.rounds == 3 and "in measure" in doubt.reason
     assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
-
-
-def test_a_cell_that_cannot_be_ranked_is_measured_in_one_process_only(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG})}
-    run = run_contest(tmp_path, scripts, plan_of(3))
-    assert run.records["null"].status is Status.INCORRECT
-    assert [len(record.processes) for record in run.records.values()] == [3, 1]
 
 
 # --- side by side
@@ -810,25 +803,42 @@ def groups_by_epoch(record: Record) -> list[list[int]]:
     return [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
 
 
-def test_where_memory_holds_two_cells_every_group_of_every_epoch_contains_the_baseline(tmp_path: Path) -> None:
-    run = run_contest(
-        tmp_path,
-        {label: Script() for label in THREE},
-        plan_of(3),
-        available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0,
-    )
-    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
-        "eager": [[0, 1], [2, 3], [4, 5]],
-        "null": [[0], [2], [4]],
-        "null/double": [[1], [3], [5]],
-    }
+def room_for_two(launcher: ScriptedLauncher) -> int:
+    return 10**12 if launcher.alive() < 2 else 0
+
+
+@pytest.mark.parametrize(
+    ("available_bytes", "levels", "races", "groups"),
+    [
+        (room_for_two, (1, 1, 1), False, ([[0, 1], [2, 3], [4, 5]], [[0], [2], [4]], [[1], [3], [5]])),
+        # where memory shrinks between two epochs, another cell than the baseline may stay
+        (
+            lambda launcher: 0 if launcher.epoch == 1 and launcher.alive() >= 2 else 10**12,
+            (1, 1, 1),
+            False,
+            ([[0], [2], [3]], [[0], [1], [3]], [[0], [1, 2], [3]]),
+        ),
+        (room_for_two, (3, 1, 2), True, ([[0, 1], [2], [3]], [[0], [2], [3]], [[1], [], []])),
+    ],
+    ids=["room for two", "less room in the second epoch", "the slower half of a race leaves"],
+)
+def test_where_memory_does_not_hold_three_every_epoch_has_two_groups_with_one_cell_in_both(
+    tmp_path: Path,
+    available_bytes: Callable[[ScriptedLauncher], int],
+    levels: tuple[float, ...],
+    races: bool,
+    groups: tuple[list[list[int]], ...],
+) -> None:
+    scripts = {label: Script(level_ms=level) for label, level in zip(THREE, levels, strict=True)}
+    plan = replace(plan_of(3), races=races)
+    run = run_contest(tmp_path, scripts, plan, available_bytes=available_bytes)
+    assert tuple(groups_by_epoch(run.records[label]) for label in THREE) == groups
 
 
 def test_an_unsteady_baseline_is_not_what_groups_are_compared_through(tmp_path: Path) -> None:
     """A steadier cell of its size stays in its place, but none that takes the memory of the next one."""
     scripts = {"eager": Script(spread=0.3), "null": Script(), "null/double": Script()}
-    room_for_two = {"available_bytes": lambda launcher: 10**12 if launcher.alive() < 2 else 0}
-    run = run_contest(tmp_path, scripts, plan_of(2), **room_for_two)
+    run = run_contest(tmp_path, scripts, plan_of(2), available_bytes=room_for_two)
     assert {label: groups_by_epoch(record)[:2] for label, record in run.records.items()} == {
         "eager": [[0], [2]],
         "null": [[0, 1], [2, 3]],
@@ -836,22 +846,8 @@ def test_an_unsteady_baseline_is_not_what_groups_are_compared_through(tmp_path: 
     }
     assert any("ratios between two groups go through null, which" in note for note in run.notes)
     large = scripts | {"null": Script(resident_bytes=10**10)}
-    run = run_contest(tmp_path / "large", large, plan_of(1), **room_for_two)
+    run = run_contest(tmp_path / "large", large, plan_of(1), available_bytes=room_for_two)
     assert groups_of(run.records["eager"]) == [0, 1]
-
-
-def test_where_memory_shrinks_between_two_epochs_another_cell_than_the_baseline_may_stay(tmp_path: Path) -> None:
-    run = run_contest(
-        tmp_path,
-        {label: Script() for label in THREE},
-        plan_of(3),
-        available_bytes=lambda launcher: 0 if launcher.epoch == 1 and launcher.alive() >= 2 else 10**12,
-    )
-    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
-        "eager": [[0], [2], [3]],
-        "null": [[0], [1], [3]],
-        "null/double": [[0], [1, 2], [3]],
-    }
 
 
 def test_a_cell_that_is_known_to_be_small_has_room_in_later_epochs_and_a_large_one_has_not(tmp_path: Path) -> None:
@@ -1115,15 +1111,6 @@ def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> No
     dies = Script(level_ms=1.0, endings={(1, "burst 3"): SEGFAULT})
     run = run_contest(tmp_path, RUNNERS | {"null": dies}, RACE)
     assert [process.index for process in run.records["null/double"].processes] == [0, 2]
-
-
-def test_the_slower_half_of_two_groups_leaves_too(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, RUNNERS, RACE, available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0)
-    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
-        "eager": [[0, 1], [2], [3]],
-        "null": [[0], [2], [3]],
-        "null/double": [[1], [], []],
-    }
 
 
 def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) -> None:

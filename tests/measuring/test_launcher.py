@@ -45,6 +45,7 @@ from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 from bakeoff.truth.reference import Reference
+from tests.measuring import quick_server
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
 SAMPLING = SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02)
@@ -424,6 +425,13 @@ def test_spawned_workers_need_one_launcher_only() -> None:
 
 # --- fork servers
 
+QUICK = quick_server.command()
+
+
+def imports(server: ForkLauncher, folder: Path) -> bool:
+    """Have a worker import a module."""
+    return until(server.start(TryImport(module="json"), folder / "log"), Tried).reason == ""
+
 
 def test_two_servers_lay_out_their_memory_differently(launcher: ForkLauncher) -> None:
     def address(server: ForkLauncher) -> str:
@@ -431,7 +439,7 @@ def test_two_servers_lay_out_their_memory_differently(launcher: ForkLauncher) ->
         maps = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
         return next(line.split("-")[0] for line in maps if "libc.so" in line)
 
-    with ForkLauncher() as second:
+    with ForkLauncher(QUICK) as second:
         assert not second.is_serving
         for server in (launcher, second):
             server.await_serving()
@@ -446,7 +454,7 @@ def test_a_server_that_does_not_start_is_told_with_its_status() -> None:
 
 
 def test_a_server_that_died_before_it_was_asked_to_preload_is_told_as_one_that_ended() -> None:
-    with Launchers("forkserver") as launchers:
+    with Launchers("forkserver", lambda _: ForkLauncher(QUICK)) as launchers:
         assert isinstance(launchers.first, ForkLauncher)
         launchers.first.await_serving()
         os.kill(launchers.first.pid, 9)
@@ -490,14 +498,14 @@ def branching(shared_modules: Path) -> Iterator[ForkLauncher]:
     """A server that finds the shared modules. Each test has it branch anew, whatever became of the branch before."""
     with pytest.MonkeyPatch.context() as patch:
         write_modules(shared_modules, patch)
-        with ForkLauncher(max_preload_s=1.0, max_close_s=2.0) as server:
+        with ForkLauncher(QUICK, max_preload_s=1.0, max_close_s=2.0) as server:
             yield server
 
 
 def test_modules_are_imported_for_all_workers_and_as_in_one_and_what_does_not_import_is_left_out(modules: Path) -> None:
-    with ForkLauncher() as server:
+    with ForkLauncher(QUICK) as server:
         server.preload(["no.such.module", "exiting_module", "curious_module", "xmlrpc.server"])
-        until(server.start(ProbeTorch(), modules / "probe.log"), TorchFacts)
+        assert imports(server, modules)
         assert "had imported torch and curious_module and xmlrpc and nothing else" in server.note
         offline, devices, cache = ast.literal_eval((modules / "seen").read_text())
         assert (offline, devices) == ("1", "")
@@ -509,14 +517,14 @@ def test_modules_are_imported_for_all_workers_and_as_in_one_and_what_does_not_im
     ["dying_module", *(pytest.param(f"{kind}_module", marks=pytest.mark.slow) for kind in ("stuck", "threading"))],
 )
 def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Path, module: str) -> None:
-    with ForkLauncher(max_preload_s=1.0, max_close_s=0.5) as server:
+    with ForkLauncher(QUICK, max_preload_s=1.0, max_close_s=0.5) as server:
         server.preload([module])
         with pytest.raises(CannotPreload):
             server.await_serving()
 
 
 def test_a_server_that_imports_is_not_waited_for_at_the_end(modules: Path) -> None:
-    with ForkLauncher(max_close_s=60.0) as server:
+    with ForkLauncher(QUICK, max_close_s=60.0) as server:
         process = psutil.Process(server.pid)
         server.preload(["stuck_module"])
         begun_s = time.monotonic()
@@ -541,7 +549,7 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
         found: tuple[bool, str] = ast.literal_eval((modules / "seen").read_text())
         return found
 
-    with ForkLauncher() as server:
+    with ForkLauncher(QUICK) as server:
         server.branch(["xmlrpc.server", "no.such.module"])
         (has_it, address), (has_it_not, same_address) = seen("xmlrpc.server"), seen("json.tool")
         assert has_it and not has_it_not and address == same_address
@@ -558,7 +566,7 @@ def test_a_branch_that_cannot_import_is_done_without(branching: ForkLauncher, tm
         branching.branch([module])
         assert branching.server_for([module]) is branching.server_for([])
         assert branching.branch_note == ""
-        until(branching.start(ProbeTorch(), tmp_path / "log"), TorchFacts)
+        assert imports(branching, tmp_path)
 
 
 def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
@@ -573,7 +581,7 @@ def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_p
     with pytest.raises(WorkerEnded) as ended:
         until(worker, Tried)
     assert ended.value.status == -9
-    until(branching.start(ProbeTorch(), tmp_path / "log"), TorchFacts)
+    assert imports(branching, tmp_path)
 
 
 def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
@@ -583,11 +591,12 @@ def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkL
         branching.server_for(["xmlrpc.server"])  # which waits for it
         (branch,) = set(psutil.Process(branching.pid).children()).difference(before)
         branch.suspend()
-        starting = pool.submit(branching.start, ProbeTorch(), tmp_path / "log", imports=["xmlrpc.server"])
+        job = TryImport(module="json")
+        starting = pool.submit(branching.start, job, tmp_path / "log", imports=["xmlrpc.server"])
         time.sleep(0.3)
         assert not starting.done(), "the branch has not read the order"
         branch.kill()
-        until(starting.result(timeout=20), TorchFacts)
+        until(starting.result(timeout=20), Tried)
         assert branching.server_for(["xmlrpc.server"]) is branching.server_for([])
 
 
@@ -601,7 +610,7 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
     command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(modules / "driver.c")]
     subprocess.run(command, check=True)
     (modules / "touching_module.py").write_text(f"import ctypes\nctypes.CDLL({str(library)!r})")
-    with ForkLauncher() as server:
+    with ForkLauncher(QUICK) as server:
         server.preload(["touching_module", "curious_module"], for_cuda=True)
         if is_initialised:
             with pytest.raises(CannotPreload):

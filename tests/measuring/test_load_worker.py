@@ -1,7 +1,9 @@
 """Windows of load by MLPerf's generator, with answers that follow a script."""
 
 import contextlib
+import itertools
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,10 +105,15 @@ def test_a_batch_that_stays_small_is_answered_after_the_waiting_time() -> None:
 
 
 def test_instances_answer_at_the_same_time(tmp_path: Path) -> None:
-    alone, together = (
-        window(sleep_5_ms, tmp_path, Scenario.OFFLINE, instances=count, rate=200.0)[1].max() for count in (1, 4)
-    )
-    assert together < alone / 2
+    meeting = threading.Barrier(4, timeout=20.0)
+    answers = itertools.count()
+
+    def answer(samples: Sequence[int]) -> None:
+        if next(answers) < 4:
+            meeting.wait()  # no first answer ends before all instances have begun one
+
+    serving, _ = window(answer, tmp_path, Scenario.OFFLINE, instances=4, rate=200.0)
+    assert not meeting.broken and serving.failed == 0
 
 
 def test_requests_of_several_streams_come_together(tmp_path: Path) -> None:

@@ -289,14 +289,6 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
     assert (status, failure.kind, failure.raised_by) == (Status.ERROR, "RuntimeError", "helpers.multiplied")
 
 
-def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
-    for name in ("float64", "float32"):
-        made = Reference(((torch.ones(2),),), (0.5,), computed_in=name, why_narrower=f"not {name}")
-        made.save(tmp_path / name)
-        loaded = Reference.load(tmp_path / name)
-        assert (loaded.computed_in, loaded.why_narrower) == (name, f"not {name}")
-
-
 def test_of_a_huge_output_the_same_places_are_compared() -> None:
     huge, small = torch.arange(MAX_COMPARED_ELEMENTS + 1), torch.arange(5)
     first, second = (thinned((huge, small)) for _ in range(2))

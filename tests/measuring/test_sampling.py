@@ -241,37 +241,37 @@ def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime) -> No
     assert settled.calls > 700 + 2 * 125
 
 
-def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -> None:
-    drifting = Scripted(time, lambda call: 1.0 * 1.0005**call)
-    warm_up = sampling.warm_up(drifting, SETS, clock_of(time), 0.5, is_first=False)
-    assert not warm_up.steady
-    assert warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+def warmed_again(compiled: Scripted) -> WarmUp:
+    """Warm up as in a further process."""
+    return sampling.warm_up(compiled, SETS, clock_of(compiled.time), 0.5, is_first=False)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "is_steady", "low_s", "high_s"),
+    [
+        (lambda call: 1.0, (True,), 0.125, 0.2),  # a quarter of the time
+        (lambda call: 1.0005**call, (False,), 0.125, 2.5),
+        # from twice as long: what calls are slower by in the end, under a fifth, is not waited for
+        (lambda call: 2.0 * (1 + 0.99**call), (True, False), 0.45, sampling.REPEATED_WARM_UP_LIMIT_S),
+    ],
+)
+def test_a_further_process_warms_up_while_it_gets_faster_and_otherwise_shortly(
+    time: FakeTime, latency_ms: Callable[[int], float], is_steady: tuple[bool, ...], low_s: float, high_s: float
+) -> None:
+    compiled = Scripted(time, latency_ms)
+    warm_up = warmed_again(compiled)
+    assert warm_up.steady in is_steady and compiled.calls >= 10 and low_s <= warm_up.seconds < high_s
+    assert latency_ms(compiled.calls) < 1.2 * latency_ms(10**4)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: int) -> None:
-    warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, clock_of(time), 0.5, is_first=False)
-    assert 0.125 <= warm_up.seconds < 0.7
-
-
-def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
-    """From twice as long. What calls are slower by in the end, under a fifth, is not waited for."""
-    warming = Scripted(time, lambda call: 2.0 * (1 + 0.99**call))
-    warm_up = sampling.warm_up(warming, SETS, clock_of(time), 0.5, is_first=False)
-    assert 0.45 < warm_up.seconds < sampling.REPEATED_WARM_UP_LIMIT_S
-    assert 0.99**warming.calls < 0.2
+    assert 0.125 <= warmed_again(Scripted(time, noise(time, seed))).seconds < 0.7
 
 
 def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) -> None:
     compiling = Scripted(time, compiles_until_call=600)
-    assert sampling.warm_up(compiling, SETS, clock_of(time), 0.5, is_first=False).calls > 600
-
-
-def test_a_further_process_that_is_steady_warms_up_for_a_quarter_of_the_time(time: FakeTime) -> None:
-    warm_up = sampling.warm_up(Scripted(time), SETS, clock_of(time), 0.5, is_first=False)
-    assert warm_up.steady and warm_up.calls >= 10
-    assert not warm_up.trendless and not doubt_of(warm_up)
-    assert 0.125 <= warm_up.seconds < 0.2
+    assert warmed_again(compiling).calls > 600
 
 
 class Choosing(Scripted):

@@ -133,8 +133,7 @@ def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.Mo
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
 
 
-@pytest.mark.parametrize("also", ["", AND_ONCE_MORE])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "also"), [(signal.SIGINT, ""), (signal.SIGTERM, AND_ONCE_MORE)])
 def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(
     tmp_path: Path, number: int, also: str
 ) -> None:

@@ -90,14 +90,10 @@ def measured(folder: Path, *backends: str, **fields: object) -> Report:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_of_both_kinds(start_method: str, project: Path) -> None:
+def test_workers_of_both_kinds_and_one_that_loads_what_another_one_packaged(start_method: str, project: Path) -> None:
     if start_method == "forkserver" and not CAN_FORK:
         pytest.skip("only Linux has fork servers")
-    measured(project / "run", "torchscript", start_method=start_method)
-
-
-def test_a_worker_that_loads_what_another_one_packaged(project: Path) -> None:
-    measured(project / "run", "eager", "null-packaged")
+    measured(project / "run", "torchscript", "null-packaged", start_method=start_method)
 
 
 def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,43 +9,31 @@ from bakeoff.backends.calling import flatten_outputs
 from bakeoff.models.base import INPUT_SETS, Dimension, LoadedModel
 from bakeoff.records.errors import UsageError
 
-SMALL: dict[str, dict[str, int | str]] = {
-    "mlp": {"batch": 2, "features": 6, "hidden": 10},
-    "conv": {"batch": 2, "channels": 2, "size": 9, "width": 4, "classes": 3},
-    "transformer": {"batch": 2, "seq": 5, "dim": 8, "layers": 2, "heads": 2, "ffn": 12},
-    "attention": {"batch": 2, "seq": 5, "d_model": 4},
-    "transformer_lm": {"batch": 2, "context": 6, "size": "tiny"},
-    "matmul_chain": {"batch": 2, "size": 6, "length": 3},
-    "attention_block": {"batch": 2, "seq": 5, "dim": 8, "heads": 2},
-    "mixed_ops": {"batch": 2, "features": 6, "rank": 3, "layers": 2},
-    "rope": {"batch": 2, "seq": 5, "heads": 3, "width": 4},
-    "fp8_transformer": {"batch": 2, "seq": 8, "dim": 32, "layers": 2, "heads": 2, "ffn": 48, "linears": "torch"},
-    "fused_add_relu_mul": {"elements": 60},
-    "tma_copy": {"rows": 5, "columns": 16},
-    "matmul_fp16": {"m": 16, "n": 32, "k": 48},
-    "matmul_fp8": {"m": 16, "n": 32, "k": 48},
+FAMILIES: dict[str, tuple[dict[str, int | str], tuple[int, ...]]] = {
+    "mlp": ({"batch": 2, "features": 6, "hidden": 10}, (2, 6)),
+    "conv": ({"batch": 2, "channels": 2, "size": 9, "width": 4, "classes": 3}, (2, 3, 9, 9)),
+    "transformer": ({"batch": 2, "seq": 5, "dim": 8, "layers": 2, "heads": 2, "ffn": 12}, (2, 5, 8)),
+    "attention": ({"batch": 2, "seq": 5, "d_model": 4}, (2, 5, 4)),
+    "transformer_lm": ({"batch": 2, "context": 6, "size": "tiny"}, (2, 6, 10_000)),
+    "matmul_chain": ({"batch": 2, "size": 6, "length": 3}, (2, 6)),
+    "attention_block": ({"batch": 2, "seq": 5, "dim": 8, "heads": 2}, (2, 5, 8)),
+    "mixed_ops": ({"batch": 2, "features": 6, "rank": 3, "layers": 2}, (2, 6)),
+    "rope": ({"batch": 2, "seq": 5, "heads": 3, "width": 4}, (2, 5, 3, 4)),
+    "fp8_transformer": (
+        {"batch": 2, "seq": 8, "dim": 32, "layers": 2, "heads": 2, "ffn": 48, "linears": "torch"},
+        (2, 8, 32),
+    ),
+    "fused_add_relu_mul": ({"elements": 60}, (60,)),
+    "tma_copy": ({"rows": 5, "columns": 16}, (5, 16)),
+    "matmul_fp16": ({"m": 16, "n": 32, "k": 48}, (16, 32)),
+    "matmul_fp8": ({"m": 16, "n": 32, "k": 48}, (16, 32)),
 }
-OUTPUT_SHAPES = {
-    "mlp": (2, 6),
-    "conv": (2, 3, 9, 9),
-    "transformer": (2, 5, 8),
-    "attention": (2, 5, 4),
-    "transformer_lm": (2, 6, 10_000),
-    "matmul_chain": (2, 6),
-    "attention_block": (2, 5, 8),
-    "mixed_ops": (2, 6),
-    "rope": (2, 5, 3, 4),
-    "fp8_transformer": (2, 8, 32),
-    "fused_add_relu_mul": (60,),
-    "tma_copy": (5, 16),
-    "matmul_fp16": (16, 32),
-    "matmul_fp8": (16, 32),
-}
+"""Small dimensions of each family, and the shape of its output with them."""
 
 
 def load(name: str, seed: int = 0, **given: int | str) -> LoadedModel:
     family = models.find(name)
-    return family.load(family.resolve({**SMALL[name], **given}), seed)
+    return family.load(family.resolve({**FAMILIES[name][0], **given}), seed)
 
 
 def bits(loaded: LoadedModel) -> list[torch.Tensor]:
@@ -59,7 +47,7 @@ def comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_row_of_the_table_is_tested_here() -> None:
-    assert set(SMALL) == set(models.TABLE) >= set(models.DEFAULT)
+    assert set(FAMILIES) == set(models.TABLE) >= set(models.DEFAULT)
 
 
 @pytest.mark.parametrize("name", models.TABLE)
@@ -109,7 +97,7 @@ class TestEveryFamily:
         with torch.inference_mode():
             called = [loaded.module(*inputs.args, **inputs.kwargs) for inputs in loaded.inputs]
         outputs = [output for one in called for output in flatten_outputs(one)]
-        assert {output.shape for output in outputs} == {torch.Size(OUTPUT_SHAPES[name])}
+        assert {output.shape for output in outputs} == {torch.Size(FAMILIES[name][1])}
         assert not torch.allclose(outputs[0], outputs[1])
 
     def test_wrong_dimensions_are_named(self, name: str) -> None:

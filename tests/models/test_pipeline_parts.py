@@ -1,9 +1,9 @@
 """The parts of a pipeline: what is called, how often, with which sizes, and for how long."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +11,18 @@ from torch import nn
 
 import bakeoff
 from bakeoff.commands.inspection import pipeline_of
-from bakeoff.models import live_model
+from bakeoff.models import live_model, pipeline_parts
 from bakeoff.models.base import Call
 from bakeoff.models.pipeline_parts import inspect_parts
 from bakeoff.records.errors import UsageError
 from tests.support.checkout import python
+
+NOW_S = [0.0]
+
+
+def pass_time(seconds: float) -> None:
+    """Take so many seconds of the scripted clock."""
+    NOW_S[0] += seconds
 
 
 class Sleeping(nn.Module):
@@ -25,7 +32,7 @@ class Sleeping(nn.Module):
         self.seconds = seconds
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
+        pass_time(self.seconds)
         answer: torch.Tensor = self.layer(x)
         return answer
 
@@ -49,16 +56,17 @@ class Loop:
 
     def __call__(self, x: torch.Tensor, steps: int = 4) -> torch.Tensor:
         self.calls += 1
-        time.sleep(0.3 if self.calls in self.disturbed_calls else 0)
+        pass_time(0.3 if self.calls in self.disturbed_calls else 0)
         state = self.text_encoder(x)
         for _ in range(steps):
             state = self.denoiser(torch.cat([state, state])).chunk(2)[0]
-        time.sleep(0.02)  # what no part does
+        pass_time(0.02)  # what no part does
         answer: torch.Tensor = self.vae.decoder(state)
         return answer
 
 
-def test_shares_are_those_of_planted_sleeps() -> None:
+def test_shares_are_those_of_planted_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_parts, "time", SimpleNamespace(perf_counter=lambda: NOW_S[0]))
     found = bakeoff.inspect_parts(Loop(disturbed_calls=(1, 3)), torch.ones(1, 4))
     parts = {part.name: part for part in found.parts}
     assert {name: part.calls for name, part in parts.items()} == {
@@ -67,8 +75,8 @@ def test_shares_are_those_of_planted_sleeps() -> None:
         "vae.decoder": 1,
     }
     wanted = {"text_encoder": 0.1, "denoiser": 0.6, "vae.decoder": 0.2}
-    assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted, abs=0.05)
-    assert found.rest == pytest.approx(0.1, abs=0.05)
+    assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted)
+    assert found.rest == pytest.approx(0.1)
     assert found.rest + sum(part.share for part in found.parts) == pytest.approx(1.0)
     assert found.timed_calls == 9
     assert parts["denoiser"].sizes == {"2x4": 4}

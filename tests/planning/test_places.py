@@ -31,10 +31,7 @@ def test_sets_of_cores_are_a_pool_whose_cells_run_on_the_cpu() -> None:
 def test_gpus_are_a_pool_that_divides_the_physical_cores() -> None:
     assert places.devices_of_cells(["cuda:all"]) == places.devices_of_cells(["cuda", "cuda:1"]) == ["cuda"]
     assert cores_of("cuda:0", "cuda:2") == {"cuda:0": (0, 1, 2, 3), "cuda:2": (4, 5, 6, 7)}
-    assert cores_of("cuda:0", "cuda:1", siblings=TWO_THREADS_EACH) == {
-        "cuda:0": (0, 1, 4, 5),
-        "cuda:1": (2, 3, 6, 7),
-    }
+    assert cores_of("cuda:0", "cuda:1", siblings=TWO_THREADS_EACH) == {"cuda:0": (0, 1, 4, 5), "cuda:1": (2, 3, 6, 7)}
     with pytest.raises(UsageError, match="2 contests side by side need as many cores, and this process may use 1"):
         places.divide_cores([3], {}, 2)
 

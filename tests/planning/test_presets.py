@@ -104,7 +104,7 @@ def test_an_unknown_preset_is_named() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.slow] if path.stem.startswith("zoo") else [])
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem.startswith(("zoo", "shipped")) else [])
         for path in sorted([*config.PRESETS.glob("*.toml"), *EXAMPLES.glob("*.toml")])
     ],
     ids=lambda path: path.stem,

@@ -54,14 +54,11 @@ def test_a_run_is_opened_as_it_was_created(store: Store) -> None:
     assert (opened.records(), opened.notes(), opened.elapsed_s, opened.environment()) == ([], [], 0.0, None)
 
 
-def test_the_folders_above_are_made(tmp_path: Path) -> None:
+def test_the_folders_above_are_made_and_an_empty_folder_will_do(tmp_path: Path) -> None:
     Store.check(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_an_empty_folder_will_do(tmp_path: Path) -> None:
-    Store.create(tmp_path, Request(), [], "")
-    assert (tmp_path / "plan.json").exists()
+    Store.create(tmp_path / "a" / "b", Request(), [], "")
+    assert (tmp_path / "a" / "b" / "plan.json").exists()
 
 
 @pytest.mark.parametrize("make", [Store.check, lambda root: Store.create(root, Request(), [], "")])
@@ -92,21 +89,12 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, text: str | Non
 
 def test_records_come_in_the_order_planned(store: Store) -> None:
     for mode in sorted(MODES):
+        assert not store.has(cell(mode).id)
         store.save(record(mode))
+        assert store.has(cell(mode).id)
+    store.save(record("nan"))  # it was not planned
     assert [found.cell.mode for found in store.records()] == list(MODES)
     assert store.records()[0] == record("slow")
-
-
-def test_a_record_is_there_once_saved(store: Store) -> None:
-    assert not store.has(cell("slow").id)
-    store.save(record("slow"))
-    assert store.has(cell("slow").id)
-    assert not store.has(cell("again").id)
-
-
-def test_a_cell_that_was_not_planned_is_not_in_the_run(store: Store) -> None:
-    store.save(record("nan"))
-    assert store.records() == []
 
 
 def test_a_record_whose_writer_is_killed_is_not_seen(store: Store) -> None:
@@ -138,15 +126,12 @@ def test_a_group_gets_a_number_that_none_had(store: Store) -> None:
     assert store.next_group() == 5
 
 
-def test_a_note_is_kept_once(store: Store) -> None:
+def test_the_environment_and_each_note_are_kept_once(store: Store) -> None:
+    store.save_environment(environment())
     for text in ("größer", "other", "größer"):
         store.note(text)
-    assert Store.open(store.root).notes() == ["größer", "other"]
-
-
-def test_the_environment_is_kept(store: Store) -> None:
-    store.save_environment(environment())
-    assert Store.open(store.root).environment() == environment()
+    opened = Store.open(store.root)
+    assert (opened.environment(), opened.notes()) == (environment(), ["größer", "other"])
 
 
 def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) -> None:

@@ -15,7 +15,7 @@ from bakeoff.judging.judgement import contests_of, judge, judge_together
 from bakeoff.records.schema import Interval, Record, Report, Status
 from bakeoff.reports import charts
 from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, speed
-from bakeoff.reports.charts.chart import Axis, Dots, Line
+from bakeoff.reports.charts.chart import Axis, Line
 from bakeoff.reports.charts.paint import save_png, save_svg
 from bakeoff.reports.run_report import to_cell
 from tests.reports.samples import (
@@ -210,13 +210,6 @@ def test_the_page_and_the_file_have_the_same_colours(tmp_path: Path) -> None:
     painted = {"#" + pixels[start : start + 3].hex() for start in range(0, len(pixels), 3)}
     written = set(re.findall(r"#[0-9a-f]{6}", svg.read_text(encoding="utf-8")))
     assert {palette(label).light for label in ("torchscript", "onnx")} <= painted & written
-
-
-def test_a_dot_is_filled_where_nothing_dominates_it() -> None:
-    slow = ok(cell("inductor"), over_processes(3.0), build_s=9.0)
-    chart, palette = described([*PAIR, slow], "pareto")
-    dots = {mark.look: shape for mark in chart.marks for shape in mark.shapes if isinstance(shape, Dots)}
-    assert [dots[palette(label)].is_filled for label in ("eager", "onnx", "inductor")] == [True, True, False]
 
 
 def test_values_have_a_place_on_their_axis() -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -90,29 +89,6 @@ def a_contest() -> list[Record]:
     ]  # fmt: skip
 
 
-def test_the_csv_holds_unrounded_numbers_and_leaves_empty_what_is_not_known() -> None:
-    winner, _, crashed = in_csv(judged(a_contest()))
-    numbers = {
-        "rank": 1, "dim_batch": 4, "seed": 0, "median_ms": 1.0, "calls": 54, "build_s": 2.0, "export_s": 0.4,
-        "break_even_calls": 2001, "warm_build_s": 0.16, "peak_device_bytes": 412 * 2**20, "relative_rmse": 1.3e-7,
-        "throughput_calls_per_s": 900, "throughput_samples_per_s": 3600, "device_median_ms": 0.5, "flops": 872415232,
-        "floor_share": 0.1514251,
-        "speedup": 2.0, "speedup_ci95_low": 1.950927, "median_ci95_high_ms": 1.025153,
-    }  # fmt: skip
-    assert {name: float(winner[name]) for name in numbers} == pytest.approx(numbers, rel=1e-5)
-    texts = {
-        "model": "conv", "backend": "onnx", "mode": "tuned", "status": "ok", "speedup_paired": "true",
-        "break_even_established": "true", "placement": "partial", "fallbacks": "gelu; sort|x; topk",
-        "doubts": "one; two", "p99_ms": "", "bound": "memory", "accuracy_rule": "allclose",
-    }  # fmt: skip
-    assert {name: winner[name] for name in texts} == texts
-    assert json.loads(winner["time_share"]) == {"torch": 0.034, "TensorRT|v10": 0.966}
-    known = {"model", "dim_batch", "task", "device", "precision", "seed", "backend", "mode", "status", "died_in",
-             "signal", "reason", "contest_id", "cell_id"}  # fmt: skip
-    assert {name for name, text in crashed.items() if text} == known
-    assert to_csv(judged([])) == "model\n"
-
-
 @pytest.mark.parametrize(("levels_ms", "is_told"), [([0.01, 0.5], False), ([0.02, 0.0201], True)])
 def test_an_interval_that_tells_nothing_is_unknown_in_every_output(levels_ms: list[float], is_told: bool) -> None:
     judgement = judged([ok(cell(), steady(levels_ms))])
@@ -127,23 +103,11 @@ def test_an_interval_that_tells_nothing_is_unknown_in_every_output(levels_ms: li
         assert ("[unknown]" in text) is not is_told, name
 
 
-def test_the_csv_keeps_the_names_that_people_load() -> None:
-    names = (
-        "model dim_batch task device precision seed backend mode status died_in signal reason rank median_ms "
-        "median_ci95_low_ms median_ci95_high_ms mean_ms std_ms min_ms p90_ms p95_ms p99_ms p999_ms calls speedup "
-        "speedup_ci95_low speedup_ci95_high speedup_paired break_even_calls break_even_established "
-        "throughput_calls_per_s device_median_ms gpu_busy_ms export_s compile_s load_s first_call_s build_s "
-        "warm_build_s warm_first_answer_s joules_per_call peak_resident_bytes peak_device_bytes artifact_bytes rmse "
-        "relative_rmse max_abs_error eager_rmse accuracy_rule placement fallbacks engines time_share flops bytes_moved "
-        "floor_ms floor_share bound doubts contest_id cell_id"
-    )
-    assert set(in_csv(judged(a_contest()))[0]) >= set(names.split())
-
-
 def test_dimensions_of_all_models_have_a_column_each() -> None:
     records = [ok(cell(dimensions={"batch": 1}), bursts(1.0)), ok(cell(dimensions={"sequence": "long"}), bursts(1.0))]
     first, second = in_csv(judged(records))
     assert (first["dim_batch"], first["dim_sequence"], second["dim_sequence"]) == ("1", "", "long")
+    assert to_csv(judged([])) == "model\n"
 
 
 def test_a_column_that_nothing_is_known_of_is_left_out() -> None:

@@ -3,22 +3,24 @@
 `UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
 """
 
-import os
+import csv
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bakeoff.judging.compare import Comparison, compare
+from bakeoff.judging.compare import Comparison, compare, parse_fail_on
 from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.records.schema import Status
-from bakeoff.reports import comparison, site
+from bakeoff.records.schema import Extent, Placement, Status
+from bakeoff.reports import comparison, csv_files, junit, site, summary
 from bakeoff.reports.run_report import to_cell, to_markdown, to_page, to_short_markdown
-from tests.reports import samples, test_columns, test_dynamic, test_short_tables
+from tests.reports import samples, test_columns, test_dynamic, test_short_tables, test_sweep_tables
 from tests.reports.test_page import Page
+from tests.support.golden import same_as_golden
 from tests.support.printed import printed, reported
 
-GOLDEN = Path(__file__).with_name("golden")
 FIGURES = ["figures/latency.svg", "figures/costs.svg", "figures/samples-2.svg", "latency.png"]
 
 RUNS: dict[str, Callable[[], Judgement]] = {
@@ -35,16 +37,20 @@ RUNS: dict[str, Callable[[], Judgement]] = {
 
 
 def compared() -> Comparison:
-    """Return two runs with a cell that became slower, one that broke, and another environment."""
-    second = samples.conv_on_cpu()[1]
+    """Return two runs with a cell that became slower and differs in more, one that broke, and another environment."""
+    second, onnx = samples.conv_on_cpu()[1], samples.cell("onnx")
+    before: dict[str, object] = {"build_s": 2.0, "precision_in_force": {"tf32": False}}
+    now: dict[str, object] = {"build_s": 3.0, "precision_in_force": {"tf32": True}}
+    now |= {"accuracy": samples.accuracy(2.6e-7), "placement": Placement(extent=Extent.PARTIAL)}
     base = [samples.ok(samples.cell(), samples.over_processes(1.7)),
-            samples.ok(samples.cell("onnx"), samples.over_processes(0.9, seed=1)), second]  # fmt: skip
+            samples.ok(onnx, samples.over_processes(0.9, seed=1), **before), second]  # fmt: skip
     new = [
         base[0],
-        samples.ok(samples.cell("onnx"), samples.over_processes(1.08, seed=1)),
+        samples.ok(onnx, samples.over_processes(1.08, seed=1), **now),
         samples.failed(second.cell, Status.OOM, "out of memory", log_tail="allocating"),
     ]
-    where = samples.environment().model_copy(update={"cuda": "13.0"})
+    other = {"cuda": "13.0", "git_commit": "fff0000", "git_dirty": False, "hostname": "other"}
+    where = samples.environment().model_copy(update=other)
     return compare(samples.report(base), samples.report(new, run_id="new", environment=where))
 
 
@@ -52,6 +58,29 @@ def read(html: str) -> str:
     """Return what a reader reads of a page, a line for each piece of text outside of charts."""
     texts = (text for tag, text in Page(html).text if tag not in ("script", "style", "text", "title"))
     return "\n".join(filter(None, (" ".join(text.split()) for text in texts)))
+
+
+def csv_of(text: str) -> str:
+    """Return a CSV with a line for each value, and six digits of each number: processors differ in the last ones."""
+    rows = csv.DictReader(io.StringIO(text))
+    values = ["".join(f"{name}: {value}\n" for name, value in row.items()) for row in rows]
+    return re.sub(r"\b\d+\.\d+(e[+-]\d+)?\b", lambda number: f"{float(number[0]):.6g}", "\n".join(values))
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "columns.csv.txt": lambda: csv_of(csv_files.to_csv(RUNS["columns"]())),
+    "suite.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["suite.csv"]),
+    "dynamo.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["dynamo.csv"]),
+    **{
+        f"{swept}.csv.txt": lambda records=records: csv_of(*csv_files.sweep_tables(samples.judged(records)).values())
+        for swept, records in {"attention": test_sweep_tables.SWEPT, "models": test_sweep_tables.MODELS}.items()
+    },
+    "statuses.junit.xml": lambda: junit.of_run(RUNS["statuses"]()).replace("><", ">\n<"),
+    "comparison.junit.xml": lambda: junit.of_comparison(compared(), parse_fail_on("slower")).replace("><", ">\n<"),
+    "statuses.summary.md": lambda: summary.of_run(RUNS["statuses"]()),
+    "suite.summary.md": lambda: summary.of_run(RUNS["suite"]()),
+    "comparison.summary.md": lambda: summary.of_comparison(compared()),
+}
 
 
 SURFACES: dict[str, Callable[[Judgement], str]] = {
@@ -62,14 +91,6 @@ SURFACES: dict[str, Callable[[Judgement], str]] = {
     "page.txt": lambda run: read(to_page(run)),
     "cell.txt": lambda run: read(to_cell(run)),
 }
-
-
-def same_as_golden(name: str, text: str) -> None:
-    file = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text.splitlines() == file.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -96,3 +117,8 @@ def test_a_site_reads_as_before() -> None:
     runs = [samples.judged(), samples.judged(samples.conv_on_cpu(), run_id="later", created_at="2026-05-02T10:00:00Z")]
     same_as_golden("site.page.txt", read(site.to_index([site.PublishedRun(run, "runs/x.html") for run in runs])))
     same_as_golden("site.card.md", site.to_card(runs))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_for_programs_or_ci_reads_as_before(name: str) -> None:
+    same_as_golden(name, FILES[name]())

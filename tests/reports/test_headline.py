@@ -1,17 +1,20 @@
-"""The answer in one line, to what was asked, and the short report that begins with it."""
+"""The answer in one line, to what was asked, and in the paragraph that begins the report.
+
+What each case says is held against `golden/headlines.txt`.
+"""
 
 import csv
 import io
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Effect
-from bakeoff.records.schema import Interval, Ratio, Status
+from bakeoff.records.schema import Interval, Ratio, Record
 from bakeoff.reports import doubt_sentences, headline, number_format, sentences
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.csv_files import to_csv
@@ -21,7 +24,8 @@ from bakeoff.reports.run_report import to_page, to_short_markdown
 from tests.judging import test_generation as generations
 from tests.judging import test_metrics as metrics
 from tests.judging.test_load import carrying
-from tests.reports.samples import LAYOUTS, cell, conv_on_cpu, failed, judged, ok, once, over_processes, report, steady
+from tests.reports.samples import LAYOUTS, cell, judged, ok, once, over_processes, steady
+from tests.support.golden import same_as_golden
 from tests.support.printed import every_output, reported
 
 
@@ -29,34 +33,53 @@ def line(judgement: Judgement) -> str:
     return headline.line(judgement.contests[-1])
 
 
-@pytest.mark.parametrize(
-    ("eager_ms", "told"),
-    [(4.95, "faster than eager, unclear by how much (2.50x to 8.88x), sure winner (2 processes)"), (9.0, None)],
-)
-def test_it_is_sure_that_the_winner_leads_and_not_by_how_much(eager_ms: float, told: str | None) -> None:
-    """The interval of the lead excludes 1, also where that of the speed-up is wide."""
-    judgement = judged([ok(cell("onnx"), steady([1.0, 1.0])), ok(cell("eager"), steady([4.48, eager_ms]))])
-    (contest,) = judgement.contests
-    lead = contest.cell_of("onnx").speedup.ci95  # type: ignore[union-attr]
-    assert lead is not None and (lead.low > 1) is (told is not None)
-    assert line(judgement).endswith(told or ", undecided")
+def pair(onnx_ms: list[float], eager_ms: list[float], build_s: float = 0.0) -> list[Record]:
+    return [ok(cell("onnx"), steady(onnx_ms), build_s=build_s), ok(cell("eager"), steady(eager_ms))]
 
 
-def test_load_is_answered_with_the_rate_at_its_objective() -> None:
-    made = [carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [250, 251, 249], 2.0)]
-    assert line(judge(report(made))) == "onnx, 504 requests/s at p99 < 20 ms, 2.00x eager, sure winner"
-    made = [carrying("onnx", [504, 380, 450], 1.0), carrying("eager", [380, 504, 450], 2.0)]
-    assert line(judge(report(made))) == "eager or onnx, 444 requests/s at p99 < 20 ms (eager), undecided"
+def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
+    """A run in which a fast build has these scores, and the reference knows nine of ten samples."""
+    theirs = [0.0 if place % 10 == 0 else 1.0 for place in range(len(scores))]
+    return judged(
+        [metrics.measured("onnx", scores, theirs), metrics.measured("eager", theirs, theirs, ms=2.0)],
+        request={"require": require},
+    )
 
 
-def test_generation_is_answered_with_tokens_and_calls_with_their_total_time() -> None:
-    made = generations.judged(*generations.both(100.0, 10.0, "eager"), *generations.both(80.0, 5.0, "inductor"))
-    assert re.fullmatch(r"inductor, [\d,.]+ tokens/s in decode, whole generations 1\.\d\dx eager, .*", line(made))
-    request = {"calls": 100_000}
-    over = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request=request))
-    assert over.startswith("onnx, 120 s for 100,000 calls, 1.67x eager")
-    few = line(judged([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")], request={"calls": 10}))
-    assert re.fullmatch(r"eager, 0\.0\d+ s for 10 calls, sure winner \(one process\)", few)
+APART = ok(cell(), over_processes(10.0, (1.0, 1.5, 2.0, 2.5, 3.0)))
+TO_BUILD = [once(1.0, "onnx", build_s=20.0), once(2.0, "eager")]
+BETTER = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
+AS_GOOD = [float(place % 10 > 0) for place in range(1000)]
+CLOSE_MS = [1.06, 0.97, 1.05, 0.96, 1.05, 0.98, 1.04, 0.97, 1.05]
+CASES: dict[str, Callable[[], Judgement]] = {
+    "a lead of two processes": lambda: judged(pair([1.0, 1.0], [4.48, 4.95])),
+    "a lead that is not sure": lambda: judged(pair([1.0, 1.0], [4.48, 9.0])),
+    "a baseline that varies": lambda: judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), APART]),
+    "load": lambda: judged([carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [250, 251, 249], 2.0)]),
+    "open load": lambda: judged([carrying("onnx", [504, 380, 450], 1.0), carrying("eager", [380, 504, 450], 2.0)]),
+    "generation": lambda: generations.judged(
+        *generations.both(100.0, 10.0, "eager"), *generations.both(80.0, 5.0, "inductor")
+    ),
+    "many calls": lambda: judged(TO_BUILD, request={"calls": 100_000}),
+    "few calls": lambda: judged(TO_BUILD, request={"calls": 10}),
+    "a better metric": lambda: evaluated(BETTER),
+    "a metric that is as good": lambda: evaluated(AS_GOOD, ""),
+    "a plain metric": lambda: judged([metrics.measured("onnx", 0.9, 0.90001)]),
+    "a negative metric": lambda: judged(
+        [metrics.measured("onnx", -3.0, -2.0), metrics.measured("eager", -2.0, -2.0, ms=2.0)]
+    ),
+    "few samples": lambda: evaluated([0.0, *[1.0] * 7]),
+    "close after eight processes": lambda: judged(pair([1.0] * 8, CLOSE_MS[:8])),
+    "close after nine processes": lambda: judged(pair([1.0] * 9, CLOSE_MS)),
+}
+
+
+def test_contests_are_answered_as_before() -> None:
+    lines = []
+    for name, made in CASES.items():
+        contest = made().contests[-1]
+        lines += [f"{name}: {headline.line(contest)}", f"{name}: {sentences.paragraph(contest)}"]
+    same_as_golden("headlines.txt", "\n".join(lines))
 
 
 def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_open_is_said_of_that(
@@ -66,10 +89,7 @@ def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_
     made = [ok(cell(name), steady(levels), build_s=20.0 * (name != "eager")) for name, levels in calls_ms.items()]
     judgement = judged(made, request={"calls": 10})
     (contest,) = judgement.contests
-    assert re.fullmatch(
-        r"eager, 0\.0\d+ s for 10 calls, sure winner \(2 processes\)\. At single calls, no winner yet between .*",
-        sentences.paragraph(contest),
-    )
+    assert "At single calls, no winner yet between " in sentences.paragraph(contest)
     answer = answer_of(judgement, tmp_path).contests[0]
     by_effect = answer.doubts_by_effect
     assert answer.doubts_of_winner == by_effect["winner"] == [] and len(by_effect["winner_at_single_calls"]) == 1
@@ -98,30 +118,8 @@ def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, sai
     assert number_format.compared(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True), "eager") == said
 
 
-def test_the_short_report_fits_and_answers_what_a_reader_asks(tmp_path: Path) -> None:
-    dimensions = conv_on_cpu()[0].cell.dimensions
-    absent = [
-        failed(cell(name, dimensions=dimensions), Status.UNAVAILABLE, f"no {name}") for name in ("iree", "litert")
-    ]
-    text = to_short_markdown(judged([*conv_on_cpu(), *absent]), tmp_path, [Path("figures/latency.svg")])
-    heading = next(row for row in text.splitlines() if row.startswith("| rank |"))
-    assert heading.count("|") - 1 <= 9
-    order = ["**onnx, 0.9529 ms", "passed the check", "2 backends that cannot run here were not tried: iree, litert.",
-             "## What to run now", "| rank |", "What could change the", "!["]  # fmt: skip
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
-    assert "| - | tensorrt |" in text and text.count("iree") == 1 and len(text.splitlines()) < 70
-
-
 def test_a_short_report_of_nothing_says_so(tmp_path: Path) -> None:
     assert "No cell has ended yet." in to_short_markdown(judged([]), tmp_path)
-
-
-def test_the_finding_tells_a_ratio_as_the_headline_does() -> None:
-    apart = ok(cell(), over_processes(10.0, (1.0, 1.5, 2.0, 2.5, 3.0)))
-    contest = judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), apart]).contests[0]
-    (told,) = re.findall(r"faster than eager, unclear by how much \([\d.]+x to [\d.]+x\)", headline.line(contest))
-    assert told in sentences.finding(contest)
 
 
 def test_an_interval_of_a_speedup_is_the_same_in_every_output(tmp_path: Path) -> None:
@@ -142,39 +140,16 @@ def test_an_interval_of_a_speedup_is_the_same_in_every_output(tmp_path: Path) ->
     assert (float(row["speedup_ci95_low"]), float(row["speedup_ci95_high"])) == (ratio.ci95.low, ratio.ci95.high)
 
 
-def evaluated(scores: list[float], require: str = "top1>-1%") -> Judgement:
-    """A run in which a fast build has these scores, and the reference knows nine of ten samples."""
-    theirs = [0.0 if place % 10 == 0 else 1.0 for place in range(len(scores))]
-    return judged(
-        [metrics.measured("onnx", scores, theirs), metrics.measured("eager", theirs, theirs, ms=2.0)],
-        request={"require": require},
-    )
-
-
-def test_the_metric_is_told_beside_the_reference() -> None:
-    better = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
-    assert line(evaluated(better)) == "onnx, 1.000 ms, 2.00x eager, top1 0.902 (+0.22 %), sure winner (one process)"
-    assert "top1 0.9 (unchanged), sure winner (one process)" in line(
-        evaluated([float(place % 10 > 0) for place in range(1000)], "")
-    )
-    assert "top1 0.9 (unchanged)" in line(judged([metrics.measured("onnx", 0.9, 0.90001)]))
-    plain = [metrics.measured("onnx", -3.0, -2.0), metrics.measured("eager", -2.0, -2.0, ms=2.0)]
-    assert ", top1 -3 (-50 %), " in line(judged(plain))
-
-
 def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_decide(tmp_path: Path) -> None:
     judgement = evaluated([0.0, *[1.0] * 7])
     said = "but onnx may miss top1 > -1%: about 428 more samples would tell"
-    assert line(judgement).endswith(f"top1 0.875 (unchanged), {said}")
     for name, text in every_output(judgement).items():
         assert said in text, name
     assert answer_of(judgement, tmp_path).contests[0].metrics["onnx"]["top1"].further_samples == 428
 
 
 @pytest.mark.parametrize("calls", [None, 100])
-def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(
-    calls: int | None,
-) -> None:
+def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(calls: int | None) -> None:
     few = [0.0, *[1.0] * 7]
     records = [
         metrics.measured(label, few, few).model_copy(
@@ -183,7 +158,7 @@ def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_
         for label, levels in {"onnx": [1.0, 1.05], "eager": [1.03, 1.0]}.items()
     ]
     judgement = judged(records, request={"require": "top1>-1%", "calls": calls})
-    assert "undecided, and " in line(judgement) and "onnx may miss top1 > -1%" in line(judgement)
+    assert "undecided, and " in line(judgement) and "onnx may miss top1 > -1%" in headline.line(judgement.contests[-1])
     listed = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
     outputs = every_output(judgement)
     assert len(listed) == 2 and f"What could change the winner: - {listed[0]} - {listed[1]}" in outputs["terminal"]
@@ -214,22 +189,8 @@ def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends
     )
 
 
-CLOSE_MS = [1.06, 0.97, 1.05, 0.96, 1.05, 0.98, 1.04, 0.97, 1.05]
-
-
-@pytest.mark.parametrize(("processes", "told"), [(8, "undecided"), (9, "within 5 %")])
-def test_after_nine_processes_it_is_an_answer_that_two_are_close(processes: int, told: str) -> None:
-    records = [ok(cell("onnx"), steady([1.0] * processes)), ok(cell("openvino"), steady(CLOSE_MS[:processes]))]
-    contest = judge_contest(records)
-    assert headline.line(contest) == f"onnx or openvino, 1.000 ms, {told}"
-    assert bool(undecided(records)) is (told == "undecided")
-    assert ("tie within 5 % between onnx and openvino" in sentences.paragraph(contest).lower()) is (processes == 9)
-
-
-def test_a_contest_that_twenty_processes_would_not_decide_ends_undecided_after_nine() -> None:
-    noisy = [1.3, 0.8, 1.2, 0.85, 1.35, 0.9, 1.25, 0.8, 1.2]
-    records = [ok(cell("onnx"), steady([1.0] * 9)), ok(cell("openvino"), steady(noisy))]
-    fewer = [each.model_copy(update={"bursts": each.bursts[:-6]}) for each in records]
-    assert undecided(fewer) and not undecided(records)
-    contest = judge_contest(records)
-    assert headline.how_sure(contest, contest.fastest) == "undecided"
+@pytest.mark.parametrize(("processes", "is_open"), [(8, True), (9, False)])
+def test_after_nine_processes_it_is_an_answer_that_two_are_close(processes: int, is_open: bool) -> None:
+    records = pair([1.0] * processes, CLOSE_MS[:processes])
+    assert bool(undecided(records)) is is_open
+    assert (headline.how_sure(judge_contest(records), judge_contest(records).fastest) == "undecided") is is_open

@@ -4,15 +4,7 @@ import re
 
 from bakeoff.records.schema import Status
 from bakeoff.reports.run_report import to_markdown
-from tests.reports.samples import (
-    bursts,
-    caveat,
-    cell,
-    conv_on_cpu,
-    failed,
-    judged,
-    ok,
-)
+from tests.reports.samples import bursts, caveat, cell, conv_on_cpu, failed, judged, ok
 
 
 def fold(markdown: str, summary: str) -> list[str]:

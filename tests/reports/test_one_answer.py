@@ -70,13 +70,7 @@ KINDS: dict[str, tuple[Callable[[], list[Record]], dict[str, object], Question, 
     "calls about where they cross": (fast_and_slow, {"calls": 2222}, Question.CALLS, None, Certainty.OPEN),
     "load": (lambda: carrying(400, 250), {}, Question.LOAD, "openvino", Certainty.SURE),
     "a tie under load": (lambda: carrying(400, 400), {}, Question.LOAD, None, Certainty.TIE),
-    "load near the generator's limit": (
-        lambda: carrying(6000, 400),
-        {},
-        Question.LOAD,
-        "openvino",
-        Certainty.DOUBTED,
-    ),
+    "load near the generator's limit": (lambda: carrying(6000, 400), {}, Question.LOAD, "openvino", Certainty.DOUBTED),
     "nothing carried anything": (
         lambda: [
             each.model_copy(update={"load": each.load and each.load.model_copy(update={"turns": []})})

@@ -155,6 +155,7 @@ def test_the_page_can_be_used_without_sight_or_pointer(page: Page) -> None:
     assert all(after <= before + 2 for before, after in itertools.pairwise(levels))
 
 
+@pytest.mark.slow
 def test_thirty_cells_fit_into_a_megabyte() -> None:
     records = []
     for number, place in itertools.product(range(3), range(10)):

@@ -20,7 +20,11 @@ from tests.judging.test_load import load, window
 from tests.reports.samples import accuracy, cell, ok, report, steady
 
 KINDS = ("precisions", "metrics", "end to end", "energy", "dynamic", "load", "generation", "calls", "starts")
-COMBINATIONS = [each for count in (0, 1, len(KINDS) - 1, len(KINDS)) for each in itertools.combinations(KINDS, count)]
+COMBINATIONS = [
+    pytest.param(each, marks=[pytest.mark.slow] if count == len(KINDS) - 1 else [], id=", ".join(each))
+    for count in (0, 1, len(KINDS) - 1, len(KINDS))
+    for each in itertools.combinations(KINDS, count)
+]
 """Nothing, each alone, all but one, and all of it."""
 SCORES = Metrics(values={name: Metric.of_scores([1.0] * 50) for name in ("top1", "top5", "recall", "f1", "bleu")})
 SOAK = [window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6
@@ -81,7 +85,7 @@ def columns(markdown: str) -> list[list[str]]:
     return [[text.strip() for text in re.split(r"(?<!\\)\|", lines[number - 1])[1:-1]] for number in rules]
 
 
-@pytest.mark.parametrize("chosen", COMBINATIONS, ids=", ".join)
+@pytest.mark.parametrize("chosen", COMBINATIONS)
 def test_no_table_has_more_than_nine_columns(chosen: tuple[str, ...], tmp_path: Path) -> None:
     calls = {"calls": 1000} if "calls" in chosen else {}
     judgement = judge(report(records(chosen), request=calls | {"price": "1/h"}))

@@ -15,7 +15,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.suites import Suite
 from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Status
-from bakeoff.reports import csv_files, suite_report, summary
+from bakeoff.reports import csv_files, suite_report
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import MOST_SECTIONS, to_markdown, to_page
 from tests.reports.samples import cell, failed, judged, lived, report, suite
@@ -87,31 +87,6 @@ def test_the_quiet_answer_is_the_line_of_each_contest_and_of_the_suite(many: Jud
     assert sum("→" in line for line in said) == len(many.contests) == MOST_SECTIONS + 1
 
 
-def test_the_csv_has_a_row_for_each_backend_and_the_numbers_of_the_table(five: Judgement, found: Suite) -> None:
-    rows = table(csv_files.suite_tables(five)["suite.csv"])
-    assert [row["backend"] for row in rows] == found.labels
-    for written, row in zip(rows, found.rows, strict=True):
-        assert row.means and float(written["geometric_mean_speedup"]) == row.means.speedup
-        assert (int(written["passed"]), int(written["asked"])) == (row.passed, row.asked)
-        assert float(written["profile_1.1"]) == row.profile.share(1.1)
-        assert written["contests_in_means"] == "2"
-
-
-def test_dynamos_columns_stand_first_and_what_failed_has_zeros(five: Judgement) -> None:
-    text = csv_files.suite_tables(five)["dynamo.csv"]
-    assert text.startswith(
-        "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio,eager_peak_mem,dynamo_peak_mem,"
-    )
-    rows = {(row["name"][-4:], row["compiler"]): row for row in table(text)}
-    won, lost = rows["net0", "onnx"], rows["net1", "onnx"]
-    assert float(won["speedup"]) == pytest.approx(2, rel=0.01) and won["accuracy"] == "pass"
-    assert float(won["abs_latency"]) == pytest.approx(2, rel=0.01) and won["batch_size"] == "1"
-    assert float(won["compilation_latency"]) == pytest.approx(5.01)
-    assert float(won["compression_ratio"]) == 1 and float(won["eager_peak_mem"]) == pytest.approx(0.944, rel=0.01)
-    assert (lost["accuracy"], float(lost["speedup"]), float(lost["abs_latency"])) == ("fail_to_run", 0, 0)
-    assert not any(compiler == "tensorrt" for _, compiler in rows)
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -131,11 +106,6 @@ def test_the_json_answer_has_the_suite(five: Judgement, found: Suite) -> None:
     (told,) = json.loads(answer_of(five, Path()).model_dump_json())["suites"]
     assert [each["label"] for each in told["backends"]] == found.labels
     assert told["contests_in_means"] == 2 and len(told["failures"]) == 2
-
-
-def test_the_summary_for_ci_is_the_table_of_backends(five: Judgement) -> None:
-    told = summary.of_run(five)
-    assert "| onnx | 80 % (4 of 5) |" in told and len(told.splitlines()) <= summary.MAX_LINES
 
 
 def test_the_page_colours_speedups_and_names_failures_by_their_status(page: str) -> None:

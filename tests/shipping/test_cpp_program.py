@@ -106,7 +106,7 @@ def check(program: list[str], folder: Path) -> None:
     assert done.returncode == 1 and "output 0 is wrong: its RMSE is 0.001" in done.stdout
 
 
-@pytest.mark.parametrize("label", ["onnx", "openvino"])
+@pytest.mark.parametrize("label", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_a_program_without_torch_builds_and_finds_its_build_right(label: str, run: Path, tmp_path: Path) -> None:
     check(built(label, run, tmp_path / "program"), tmp_path / "program")
 

@@ -218,10 +218,11 @@ def test_the_error_of_eager_is_taken_per_output() -> None:
 def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
     sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
-    saved = Reference(sets, (0.1, math.inf, 0.0))
+    saved = Reference(sets, (0.1, math.inf, 0.0), computed_in="float32", why_narrower="no room")
     saved.save(tmp_path / "a.b.safetensors")
     loaded = Reference.load(tmp_path / "a.b.safetensors")
     assert loaded.eager_rmse == saved.eager_rmse
+    assert (loaded.computed_in, loaded.why_narrower) == ("float32", "no room")
     assert len(loaded.outputs) == 11
     for ours, theirs in zip(loaded.outputs, saved.outputs, strict=True):
         for one, other in zip(ours, theirs, strict=True):

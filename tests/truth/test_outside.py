@@ -1,5 +1,6 @@
 """What the user's own code reads from outside and does there is noted, and the clock that it sees can be stopped."""
 
+import contextlib
 import datetime
 import importlib
 import json
@@ -33,16 +34,17 @@ LOG = logging.getLogger("scores")
 LOG_FILE = 77
 """A descriptor that a test opens."""
 
-MAPPED = mmap.mmap(-1, 8)
-SCORES = sqlite3.connect(":memory:")
-CLIENT, SERVER = socket.socketpair()
+OPEN: dict[str, Any] = {}
+"""What a test finds open. Each process of pytest-xdist imports this file, and one of them runs its tests."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed_afterwards() -> Iterator[None]:
-    yield
-    for resource in (CLIENT, SERVER, SCORES, MAPPED):
-        resource.close()
+def opened() -> Iterator[None]:
+    client, server = socket.socketpair()
+    with client, server, mmap.mmap(-1, 8) as mapped, contextlib.closing(sqlite3.connect(":memory:")) as scores:
+        OPEN.update(client=client, mapped=mapped, scores=scores)
+        yield
+    OPEN.clear()
 
 
 def connects() -> None:
@@ -84,10 +86,10 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: os.environ.update(SCALE="3"), access(AccessKind.SET_VARIABLE, "SCALE")),
         (lambda: os.environ.pop("SCALE", ""), access(AccessKind.VARIABLE, "SCALE")),
         (lambda: mmap.mmap(LOG_FILE, 8), access(AccessKind.READ_FILE, "descriptor.log")),
-        (lambda: MAPPED.read(1), access(AccessKind.READ_FILE)),
-        (lambda: MAPPED.write(b""), access(AccessKind.WRITTEN_FILE)),
-        (lambda: SCORES.execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
-        (lambda: CLIENT.send(b"1"), access(AccessKind.NETWORK, "a socket")),
+        (lambda: OPEN["mapped"].read(1), access(AccessKind.READ_FILE)),
+        (lambda: OPEN["mapped"].write(b""), access(AccessKind.WRITTEN_FILE)),
+        (lambda: OPEN["scores"].execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
+        (lambda: OPEN["client"].send(b"1"), access(AccessKind.NETWORK, "a socket")),
         (lambda: np.datetime64("now"), CLOCK),
         (lambda: time.clock_gettime(time.CLOCK_REALTIME), CLOCK),
         (lambda: Path("log.txt").write_text("1"), access(AccessKind.WRITTEN_FILE, "log.txt")),

@@ -40,7 +40,7 @@ class Sample:
         given, found = inputs.tensors(), without_numbers(comparable(answer))
         form = answer.form if isinstance(answer, Returned) else {"unknown": "the parts of its answer are not known"}
         return cls(
-            inputs=tuple(map(_words, given)),
+            inputs=tuple(map(words, given)),
             input_types=tuple(type_name(tensor.dtype) for tensor in given),
             output_types=tuple(type_name(tensor.dtype) for tensor in found),
             shapes=tuple(tuple(tensor.shape) for tensor in found),
@@ -112,10 +112,11 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
     return max(close, near_eager) if math.isfinite(near_eager) else close
 
 
-def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
+def words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
+    """Return a tensor as NumPy has it, with raw words for a type that NumPy lacks."""
     tensor = tensor.detach().cpu()
     if tensor.is_nested:
         tensor = torch.nested.to_padded_tensor(tensor, 0.0)
     tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor.resolve_conj().contiguous()
-    words = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
-    return tensor.view(words.get(tensor.dtype, tensor.dtype)).numpy()
+    types = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+    return tensor.view(types.get(tensor.dtype, tensor.dtype)).numpy()

@@ -26,6 +26,7 @@ from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.ceilings import cache_bytes_of
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.engine_memory import engine_resident_bytes
 from bakeoff.measuring.worker.load_server import LoadServer
 from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
@@ -69,6 +70,9 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
+    if worker.job.is_first:
+        with phases.announced("memory without torch"):
+            worker.engine_bytes = engine_resident_bytes(worker, single, sets[0])
     is_repeated = worker.await_warm_up().is_repeated
     plan, is_cold = worker.job.sampling, worker.cell.cold_cache
     with phases.announced("settle"):

@@ -78,8 +78,6 @@ class Null(Backend):
             },
             "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
             "fails-under-load": {"fail_every": 20},
-            "crash-under-load": {"crash_as_instance_at_call": 40},
-            "hang-under-load": {"hang_as_instance_at_call": 40},
         }
     )
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="sleeping thread")
@@ -172,9 +170,7 @@ class Scripted(Compiled):
             return tensors[1:]
         if self._script.get("swaps"):
             return (swapped(tensors[0]), *tensors[1:])
-        if self._calls < self._script.get("add_after_call", 0):
-            return tensors
-        if "add" not in self._script:
+        if "add" not in self._script or self._calls < self._script.get("add_after_call", 0):
             return tensors
         return tuple(tensor + self._script["add"] for tensor in tensors)
 
@@ -197,10 +193,6 @@ class Instance(Scripted):
     def run(self) -> None:
         self._calls += 1
         self._called_with = self._bound
-        if self._calls == self._script.get("crash_as_instance_at_call"):
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self._calls == self._script.get("hang_as_instance_at_call"):
-            time.sleep(3600)
         if self._calls % self._script.get("fail_every", sys.maxsize) == 0:
             raise RuntimeError("scripted failure of a request")
         time.sleep(self._latency_ns / 1e9)
