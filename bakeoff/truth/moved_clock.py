@@ -52,10 +52,19 @@ def _datetime64(own: Callable[[Any], Any], given: Any, at_s: float) -> Any:
     return own((datetime.date.fromtimestamp(at_s).isoformat(), *unit) if moment == "today" else given)
 
 
-_COUNTING: dict[Any, _Move] = {
-    **dict.fromkeys((time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
-    **dict.fromkeys((time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns),
-}
+_STARTED_S = time.time()
+
+
+def _counted(function: Callable[[], float]) -> _Move:
+    """Return how a clock is moved that counts from a beginning of its own, in seconds or in whole nanoseconds."""
+    start = function()
+    units = 1e9 if isinstance(start, int) else 1.0
+    return lambda own, given, at_s: start + type(start)(units * (at_s - _STARTED_S))
+
+
+_OF_SECONDS = (time.monotonic, time.perf_counter, time.process_time, time.thread_time)
+_OF_NS = (time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns)
+_COUNTING = {function: _counted(function) for function in (*_OF_SECONDS, *_OF_NS)}
 """Clocks by which libraries wait: stopped for a queue, it would wait for ever."""
 
 _MOVED: dict[Any, _Move] = {
