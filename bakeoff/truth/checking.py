@@ -194,15 +194,13 @@ class Checker:
         return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
 
     def _later(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
-        """Compare again after as many calls as the state takes to settle: a queue gives back what came long before.
-
-        An artefact has made more calls, but has no state if it answers as it did at first, where eager does not.
-        """
+        """Compare again after as many calls as the state takes to settle: a queue gives back what came long before."""
         calls = self._traits.settles_after
         if self._first or not calls:
             return right
         again = self._answers([*[self._sets[0]] * calls, *self._sets])[calls:]
         expected = Reference.load(self._files.after(calls))
+        # an artefact has made more calls, but forgets if it answers as at first, where eager does not
         eager_repeats = all(map(are_alike, self.reference.outputs, expected.outputs))
         if not self._calls.can_restore and (eager_repeats or not all(map(are_alike, answers, again))):
             return right

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from bakeoff.truth.user_code import LIBRARIES, is_asked_by_user
+from bakeoff.truth.user_code import LIBRARIES, is_user_call
 
 _Move = Callable[[Callable[[Any], Any], Any, float], Any]
 """Returns what a function returns at a time, by its own implementation and what that is given."""
@@ -62,9 +62,8 @@ def _counted(function: Callable[[], float]) -> _Move:
     return lambda own, given, at_s: start + type(start)(units * (at_s - _STARTED_S))
 
 
-_OF_SECONDS = (time.monotonic, time.perf_counter, time.process_time, time.thread_time)
-_OF_NS = (time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns)
-_COUNTING = {function: _counted(function) for function in (*_OF_SECONDS, *_OF_NS)}
+_NAMES = ("monotonic", "perf_counter", "process_time", "thread_time")
+_COUNTING = {each: _counted(each) for name in _NAMES for each in (getattr(time, name), getattr(time, f"{name}_ns"))}
 """Clocks by which libraries wait: stopped for a queue, it would wait for ever."""
 
 _MOVED: dict[Any, _Move] = {
@@ -227,7 +226,7 @@ def _implemented_by(
     def moved(receiver: int, *given: Any) -> int:
         try:
             frame = sys._getframe(1)
-            is_users = frame.f_code.co_filename != logging.__file__ and is_asked_by_user(frame, through)
+            is_users = frame.f_code.co_filename != logging.__file__ and is_user_call(frame, through)
             for listener in _listeners if is_users else ():
                 listener()
             if not is_users or _at_s is None:
