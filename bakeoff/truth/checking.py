@@ -76,8 +76,7 @@ class Checker:
         frozen_choices: Sequence[Decision] = (),
         unchanged: Sequence[Inputs] = (),
     ) -> None:
-        """`sets` are all input sets, each for a call of its own, and `calls` hold the module, if it is here. What has
-        been changed in the sets since they were `unchanged` is put back."""
+        """`sets` are all input sets, which are put back to `unchanged`, and `calls` hold the module, if it is here."""
         self.reference = Reference.load(reference)
         self._cell = cell
         self._calls = calls

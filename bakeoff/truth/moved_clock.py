@@ -214,8 +214,7 @@ def _raising(error: Exception) -> type[Exception]:
 def _implemented_by(
     place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move, through: tuple[str, ...]
 ) -> Iterator[None]:
-    """Put another implementation at a place in the block, which tells the listeners, and moves what is returned, for
-    the user's own code, and for what this calls in the folders `through`.
+    """Have calls by the user's own code, and by what this calls in the folders `through`, tell listeners and be moved.
 
     An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
     """
