@@ -74,9 +74,6 @@ MIN_SHOWN_SHARE = 0.05
 
 FAR_SMALLER = 1e-3
 
-MAX_PART_ERROR = 1 / 3
-"""Values far smaller than others that pass with a larger error than this share of their size are not compared."""
-
 BESIDE_LARGER = "of the worst part; no more than rounding beside larger values"
 
 Region = Callable[["torch.Tensor"], "torch.Tensor"]
@@ -338,7 +335,8 @@ def _checked_by_rounding(
             is_many = groups.counts >= MIN_SHOWN_SHARE * errors.reference_values
             is_small = is_many & (groups.sizes < FAR_SMALLER * size)
             is_shown = (shares > 1) | (typical > 1) | is_small
-            is_lost = is_small & (groups.ours > (MAX_PART_ERROR * groups.sizes).maximum(100 * own_groups.eager))
+            hidden = (rounding_limits.MAX_ABSOLUTE_SHARE * groups.sizes).maximum(100 * own_groups.eager)
+            is_lost = is_small & (groups.ours > hidden)
             for number in is_lost.nonzero().flatten().tolist():
                 lost_part = f"values of {groups.range_of(number)} are only as exact as far larger ones"
             worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)

@@ -336,12 +336,12 @@ def _refilled(value: Any, content: Any) -> Any:
         value.clear()
         value.update(content)
     else:
-        for key in _entries(value).keys() - content.keys():
-            object.__delattr__(value, key)
-        in_slots = {name: content[name] for name in _slots(value) if name in content}
-        for name, attribute in in_slots.items():
-            object.__setattr__(value, name, attribute)
-        getattr(value, "__dict__", {}).update({key: content[key] for key in content.keys() - in_slots.keys()})
+        slots, own = _slots(value), getattr(value, "__dict__", {})
+        for key in own.keys() - content.keys():
+            del own[key]
+        own.update({key: attribute for key, attribute in content.items() if key not in slots})
+        for name in content.keys() & set(slots):
+            object.__setattr__(value, name, content[name])
     return value
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from bakeoff.truth.user_code import LIBRARIES, is_asked_by_user
+from bakeoff.truth.user_code import LIBRARIES, is_user_call
 
 _Move = Callable[[Callable[[Any], Any], Any, float], Any]
 """Returns what a function returns at a time, by its own implementation and what that is given."""
@@ -52,10 +52,18 @@ def _datetime64(own: Callable[[Any], Any], given: Any, at_s: float) -> Any:
     return own((datetime.date.fromtimestamp(at_s).isoformat(), *unit) if moment == "today" else given)
 
 
-_COUNTING: dict[Any, _Move] = {
-    **dict.fromkeys((time.monotonic, time.perf_counter, time.process_time, time.thread_time), _at),
-    **dict.fromkeys((time.monotonic_ns, time.perf_counter_ns, time.process_time_ns, time.thread_time_ns), _at_ns),
-}
+_STARTED_S = time.time()
+
+
+def _counted(function: Callable[[], float]) -> _Move:
+    """Return how a clock is moved that counts from a beginning of its own, in seconds or in whole nanoseconds."""
+    start = function()
+    units = 1e9 if isinstance(start, int) else 1.0
+    return lambda own, given, at_s: start + type(start)(units * (at_s - _STARTED_S))
+
+
+_NAMES = ("monotonic", "perf_counter", "process_time", "thread_time")
+_COUNTING = {each: _counted(each) for name in _NAMES for each in (getattr(time, name), getattr(time, f"{name}_ns"))}
 """Clocks by which libraries wait: stopped for a queue, it would wait for ever."""
 
 _MOVED: dict[Any, _Move] = {
@@ -206,9 +214,7 @@ def _raising(error: Exception) -> type[Exception]:
 def _implemented_by(
     place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move, through: tuple[str, ...]
 ) -> Iterator[None]:
-    """Put another implementation at a place in the block, which tells the listeners, and moves what is returned.
-
-    It does so for the user's own code, and for libraries in the folders `through` that this calls.
+    """Have calls by the user's own code, and by what this calls in the folders `through`, tell listeners and be moved.
 
     An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
     """
@@ -219,7 +225,7 @@ def _implemented_by(
     def moved(receiver: int, *given: Any) -> int:
         try:
             frame = sys._getframe(1)
-            is_users = frame.f_code.co_filename != logging.__file__ and is_asked_by_user(frame, through)
+            is_users = frame.f_code.co_filename != logging.__file__ and is_user_call(frame, through)
             for listener in _listeners if is_users else ():
                 listener()
             if not is_users or _at_s is None:

@@ -24,15 +24,7 @@ from torch import nn
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.truth.module_state import LENGTH, ModuleState
 from bakeoff.truth.moved_clock import hearing_clock
-from bakeoff.truth.user_code import (
-    LIBRARIES,
-    STANDARD,
-    hearing,
-    is_asked_by_user,
-    is_users_file,
-    may_be_users_data,
-    opened,
-)
+from bakeoff.truth.user_code import LIBRARIES, STANDARD, hearing, is_user_call, is_users_file, may_be_users_data, opened
 
 _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
@@ -158,7 +150,7 @@ class OutsideWatch:
         try:
             # libraries have variables of their own
             is_variable = kind in (AccessKind.VARIABLE, AccessKind.SET_VARIABLE)
-            if is_asked_by_user(frame, through=STANDARD if is_variable else LIBRARIES):
+            if is_user_call(frame, through=STANDARD if is_variable else LIBRARIES):
                 self._note_users(kind, named)
         finally:
             self._is_looking_up = False

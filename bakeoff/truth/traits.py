@@ -81,20 +81,14 @@ class Stage:
         self.state = ModuleState(module)
 
     def answer(
-        self,
-        inputs: Inputs,
-        seed: int = FIRST_SEED,
-        clock_s: float | None = None,
-        after: Sequence[Inputs] = (),
-        begun_s: float | None = None,
+        self, inputs: Inputs, seed: int = FIRST_SEED, clock_s: float | None = None, after: Sequence[Inputs] = ()
     ) -> Outputs:
-        """Return the answer to inputs in the first state, or `after` calls with another seed, at the time `begun_s`."""
+        """Return the answer to inputs in the first state, or `after` calls with another seed."""
         self.state.restore()
-        with clock_at(begun_s or clock_s):
+        with clock_at(clock_s):
             for earlier in after:
                 seed_everything(OTHER_SEED)
                 call(self.module, copied(earlier))
-        with clock_at(clock_s):
             seed_everything(seed)
             return owned(call(self.module, copied(inputs)))
 
@@ -168,10 +162,13 @@ def _time_that_decides(stage: Stage, inputs: Inputs) -> float | None:
     times_s = (None, *(now_s + later for later in LATER_S))
     if any(not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s):
         return now_s
-    soon, later = (  # a model may keep the time of its first call
-        stage.answer(inputs, clock_s=at_s, after=(inputs,), begun_s=now_s) for at_s in (now_s, now_s + DAY_S)
-    )
-    return None if are_alike(soon, later) else now_s
+    answers = []
+    for at_s in (now_s, now_s + DAY_S):  # a model may keep the time of its first call
+        stage.answer(inputs, clock_s=now_s)
+        with clock_at(at_s):
+            seed_everything(FIRST_SEED)
+            answers.append(owned(call(stage.module, copied(inputs))))
+    return None if are_alike(answers[0], answers[1]) else now_s
 
 
 def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]) -> dict[str, Any]:

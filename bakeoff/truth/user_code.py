@@ -91,7 +91,7 @@ def is_users_file(file: str) -> bool:
     return file in _defining_models or _is_users_file(file)
 
 
-def is_asked_by_user(frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
+def is_user_call(frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
     """Return True if the user's own code is the first that is found below, going through these folders but torch's."""
     while frame is not None and not is_users_file(frame.f_code.co_filename):
         file = frame.f_code.co_filename

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,10 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
 def test_a_script_starts_in_any_folder(script: Path, started: dict[str, tuple[object, str]]) -> None:
     status, said = started[script.name]
     assert status == 0 and "usage:" in said, said
+
+
+def test_the_cases_that_must_be_judged_rightly_are_here() -> None:
+    """Some are used by `benchmarks/truth.py` alone."""
+    folder = ROOT / "tests/cases"
+    cases = tomllib.loads((folder / "must_be.toml").read_text())["case"]
+    assert not [case["model"] for case in cases if not (folder / case["model"].partition(":")[0]).exists()]

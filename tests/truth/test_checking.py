@@ -85,6 +85,7 @@ def checker_of(
         sets,
         synchronise=Clock(CPU).synchronise,
         frozen_choices=frozen,
+        unchanged=unchanged_inputs(cell, traits, sets),
     )
 
 
@@ -156,6 +157,8 @@ def test_a_build_without_the_models_queue_is_incorrect_though_that_shows_calls_l
     assert traits_in(path).state[0].startswith("attribute line")
     assert checked("streaming_state.py:delayed", path, as_it_is).passed
     found = checked("streaming_state.py:delayed", path, empty_line)
+    assert not checked("streaming_state.py:delayed", path, empty_line, has_module=False).passed
+    assert checked("streaming_state.py:delayed", path, as_it_is, has_module=False).passed
     assert not found.passed and found.rule.startswith("it does not keep the state")
 
 

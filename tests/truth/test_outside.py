@@ -212,7 +212,6 @@ def times() -> tuple[Any, ...]:
     return (
         time.time(),
         imported(),
-        time.monotonic(),
         time.time_ns() / 1e9,
         local.timestamp(),
         datetime.datetime.now(datetime.UTC).timestamp(),
@@ -231,16 +230,20 @@ def times() -> tuple[Any, ...]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_stopped_clock_shows_one_time_to_the_users_code_only() -> None:
-    own = time.time
+    own, real = time.time, time.monotonic()
     with clock_at(NOON_S):
         assert times() == (NOON_S,) * len(times())
         assert datetime.date.today() == np.datetime64("today") == datetime.date.fromtimestamp(NOON_S)
         assert np.datetime64("2020-01-01") == datetime.date(2020, 1, 1) and np.isnat(np.datetime64())
+        assert (began := time.monotonic(), time.process_time_ns()) == (time.monotonic(), time.process_time_ns())
         assert time.gmtime(5).tm_year == 1970 and time.strftime("%Y", time.gmtime(5)) == "1970"
         assert logging.LogRecord("a", 1, "b", 1, "c", (), None).created > NOON_S + 1, "libraries have the real clock"
         assert time.time is own, "a compiler sees the same function"
         with clock_at(2 * NOON_S):
-            assert time.time() == time_seen() == 2 * NOON_S
+            assert time.time() == time_seen() == 2 * NOON_S and time.monotonic() == pytest.approx(began + NOON_S)
+    with clock_at(time.time()):
+        assert time.monotonic() - real < 60, "as it goes on when timed calls have the real clock"
+    with clock_at(NOON_S):
         with clock_at(None):
             assert time.time() == NOON_S
         assert is_clock_stopped()

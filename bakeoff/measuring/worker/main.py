@@ -164,8 +164,9 @@ def measure_packaged(worker: WorkerContext) -> None:
         os.chdir(worker.workspace)
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)
     worker.await_turn()
+    unchanged = unchanged_inputs(worker.cell, worker.traits, sets)
     with worker.running(), worker.backend.load(sets[0], worker.context(sets)) as compiled:
-        serve(worker, compiled, sets)
+        serve(worker, compiled, sets, unchanged)
 
 
 def export_program(job: messages.ExportProgram, cwd: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,12 +41,8 @@ from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
 
 
-def serve(
-    worker: WorkerContext,
-    compiled: Compiled,
-    sets: tuple[Inputs, ...],
-    unchanged: Sequence[Inputs] | None = None,
-) -> None:
+def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], unchanged: tuple[Inputs, ...]) -> None:
+    """Check and time what was built for the sets, which were `unchanged` before."""
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     if worker.cell.inputs_from != DEVICE:
         compiled = FromHost(compiled, worker.cell.inputs_from == PINNED)
