@@ -102,7 +102,7 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                is_quick = model != "mlp" or backend == "eager"
+                is_quick = model != "mlp" or backend == "eager" or backend not in backends.TABLE
                 if backend in LONG_BUILDS:
                     is_quick = model == LONG_BUILDS[backend] and mode == "default"
                 is_slow = not device.is_cuda and not is_quick
