@@ -1,6 +1,6 @@
 """Each surface as a reader sees it, held against a file in `golden/`. Sentences and tables are asserted here, together.
 
-`UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
+`UPDATE_GOLDEN=1 pytest -k as_before tests/reports` writes the files anew: read what `git diff` shows then.
 """
 
 import csv
