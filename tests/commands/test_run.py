@@ -230,9 +230,7 @@ class Watching(Silent):
         assert Store(self.folder).has(record.cell.id)
 
 
-def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
-    tmp_path: Path, measured_ceilings: None
-) -> None:
+def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     watching = Watching(folder)
     asked = ("null", "null/double", "null/error", "tensorrt")

@@ -26,10 +26,10 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Burst, Record, Report, Status
-from bakeoff.reports.comparison import COMMENT_LIMIT, blocks_of, headline, to_markdown
+from bakeoff.reports.comparison import COMMENT_LIMIT, headline, to_markdown
 from bakeoff.reports.number_format import spell_change
 from tests.reports.samples import cell, environment, failed, ok, report, steady, under
-from tests.support.printed import printed
+from tests.support.golden import same_as_golden
 
 EAGER_MS = 1.7
 
@@ -107,32 +107,6 @@ def test_a_cell_that_waited_for_cores_in_one_of_the_runs_is_not_told_slower() ->
     assert outcomes(compare(base, new.model_copy(update={"records": waited})))["onnx"] == "cannot tell"
 
 
-def test_a_variable_that_the_models_files_read_is_blamed_and_not_the_machine() -> None:
-    base = elsewhere(run(0, onnx=0.9), own_variables={"MY_WIDTH": "0a1b", "MY_DEPTH": "2c"})
-    new = elsewhere(run(5, machine=1.08, onnx=0.9), own_variables={"MY_WIDTH": "", "MY_DEPTH": "2c"})
-    text = to_markdown(compare(base, new)).replace("&#36;", "$").replace("\\", "")
-    assert "the model's files read $MY_WIDTH, which differs" in text
-    assert "$MY_WIDTH set (digest 0a1b) → not set" in text
-    assert "the machine or torch changed" not in text
-    assert "MY_DEPTH" not in text
-
-
-def test_other_files_and_other_weights_of_the_model_are_told_before_any_number() -> None:
-    known = cell("eager").reference_id
-    base = run(0, onnx=0.9).model_copy(
-        update={"own_files": {"net.py": "0a1b2c3d", "net.yaml": "11111111"}, "weights": {known: "aa" * 32}}
-    )
-    new = run(5, machine=1.08, onnx=0.9).model_copy(
-        update={"own_files": {"net.py": "ffffffff", "net.yaml": "11111111"}, "weights": {known: "bb" * 32}}
-    )
-    text = to_markdown(compare(base, new)).replace("\\", "")
-    assert "Another model" in text and "net.py 0a1b2c3d → ffffffff" in text and "aaaaaaaa → bbbbbbbb" in text
-    assert "the model is another one" in text and "net.yaml" not in text
-    assert not compare(base, base).differences
-    unknown = new.model_copy(update={"own_files": {}, "weights": {}})
-    assert not compare(base, unknown).differences, "an older run tells nothing"
-
-
 @pytest.mark.parametrize(
     ("new", "expected", "reason"),
     [
@@ -151,14 +125,6 @@ def test_where_the_machine_or_eager_moved_only_a_change_beside_eager_is_one_of_t
     if reason is not None:
         assert why is not None and why.kind is reason[0]
         assert reason[1] in (None, why.latency) and reason[2] in (None, why.relative)
-
-
-def test_a_calibration_that_stood_still_is_shown_beside_a_control_that_moved() -> None:
-    base = report([ok(cell(), measured([1.7, 1.71, 1.69], calibration_ms=5.0))])
-    new = report([ok(cell(), measured([1.9, 1.91, 1.89], calibration_ms=5.0))])
-    assert "A fixed piece of work without torch, on one core, took +0.0 % \\[+0.0, +0.0\\]." in to_markdown(
-        compare(base, new)
-    ).replace("\u00a0", " ")
 
 
 def test_a_small_change_within_what_is_allowed_is_slower_and_no_regression() -> None:
@@ -224,47 +190,6 @@ def test_onnx_runtime_may_itself_become_slower(openvino: float | None, factor: f
     assert bool(found.regressions) == (expected == "slower")
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"cpu": "Xeon"}, "CPU AMD EPYC 9654 → Xeon"),
-        ({"torch_threads": 4}, "torch threads 16 → 4"),
-        ({"gpus": []}, "GPUs NVIDIA H200 → none"),
-    ],
-)
-def test_another_machine_is_said_first_and_makes_small_changes_untellable(
-    changed: dict[str, object], said: str
-) -> None:
-    found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=0.99), **changed))
-    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
-    assert headline(found) == (
-        f"Nothing can be said: the runs are of two machines ({said}), so only a change over 25 % would count; measure "
-        "both on one, more processes do not help."
-    )
-    told = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.9), **changed))
-    assert outcomes(told)["onnx"] == "slower"
-    text = to_markdown(told)
-    assert f"Another machine, and any change may come from that: {said}." in text
-    assert text.index("Another machine") < text.index("| verdict |")
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}}, "torch 2.9.0 → 2.10.0"),
-        ({"governor": "powersave"}, "governor unknown → powersave"),
-        ({"cuda": "13.0"}, "CUDA 12.8 → 13.0"),
-        ({"variables": {}}, "$OMP\\_NUM\\_THREADS 16 → not set"),
-        ({"gpus": [environment().gpus[0].model_copy(update={"driver": "580.2"})]}, "driver of GPU 0 570.1 → 580.2"),
-    ],
-)
-def test_what_else_bears_on_speed_is_said_and_the_verdicts_stand(changed: dict[str, object], said: str) -> None:
-    found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.1), **changed))
-    assert outcomes(found)["onnx"] == "slower"
-    text = to_markdown(found).replace("&#36;", "$")
-    assert f"bear on speed: {said}." in text and "Another machine" not in text
-
-
 # --- cells without two latencies
 
 
@@ -325,24 +250,7 @@ def test_runs_whose_calls_are_made_in_another_way_are_refused(unusual: dict[str,
     assert outcomes(compare(cold, cold)) == {"eager": "cannot tell"}  # one process each
 
 
-def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
-    found = compare(report([ok(cell(), [])]), report([ok(cell(), [])]))
-    assert outcomes(found) == {"eager": "cannot tell"}
-    assert headline(found) == "Nothing can be said: no cell was measured in both runs."
-
-
 # --- where nothing can be told
-
-
-def test_single_processes_are_told_in_one_line_with_the_number_that_would_do() -> None:
-    found = compare(run(0, processes=1, onnx=0.9), run(5, processes=1, onnx=0.9))
-    assert headline(found) == (
-        "Nothing can be said: a run has one process of each cell, and processes of one cell differ, so only a change "
-        "over 25 % would count; measure both again with --processes 3 or more."
-    )
-    assert printed(blocks_of(found), 400) == headline(found)
-    text = to_markdown(found)
-    assert text.index("<details>") < text.index("cannot tell"), "the rows are folded away"
 
 
 def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> None:
@@ -433,43 +341,6 @@ def test_a_cell_is_worse_whose_metric_surely_is(base: object, new: object, outco
     assert failing == [change.cell.label for change in found.regressions] == ["onnx"] * (outcome == "worse")
 
 
-def test_a_worse_metric_is_told_with_both_values_and_its_interval() -> None:
-    found = compare(of_onnx(GOOD, GOOD), of_onnx(HALF, GOOD))
-    assert headline(found).startswith("1 regression: onnx on ")
-    assert headline(found).endswith("top1 is worse: 1 \u2192 0.5 (-0.5).")
-    assert "| **1 \u2192 0.5 (-0.5)** [-0.57,\u00a0-0.43] |" in to_markdown(found)
-    assert "evaluate fails now: evaluate returned NaN as top1" in headline(compare(of_onnx(GOOD), of_onnx(None)))
-
-
-def test_metrics_are_told_where_no_latency_can_be() -> None:
-    def once(scores: list[float]) -> Report:
-        made = of_onnx(scores)
-        records = [
-            record.model_copy(update={"bursts": measured([1.0]), "processes": record.processes[:1]})
-            for record in made.records
-        ]
-        return made.model_copy(update={"records": records})
-
-    found = compare(once(GOOD), once(GOOD))
-    assert headline(found).startswith("No latency can be said: ") and headline(found).endswith("No metric is worse.")
-    assert "1 \u2192 1 (0)" in printed(blocks_of(found), 200)
-    assert headline(compare(once(GOOD), once(HALF))).startswith("1 regression: onnx")
-
-
-def test_where_the_reference_itself_is_worse_that_is_said() -> None:
-    found = compare(of_onnx(GOOD, GOOD), of_onnx(HALF, HALF))
-    assert "top1 is worse, and so is the reference's: model, data or evaluate changed: 1" in headline(found)
-
-
-def test_an_evaluate_that_fails_for_the_reference_now_is_said() -> None:
-    made = of_onnx(GOOD)
-    failure = Metrics(failure=Failure(kind="KeyError", text="no column 'label'"))
-    lost = [record.model_copy(update={"metrics": None, "reference_metrics": failure}) for record in made.records]
-    found = compare(made, made.model_copy(update={"records": lost}))
-    assert set(outcomes(found).values()) == {"worse"}
-    assert "evaluate fails now: no column 'label'" in headline(found)
-
-
 def test_a_cell_that_is_slower_and_worse_fails_for_both() -> None:
     found = compare(of_onnx(GOOD), of_onnx(HALF, ms=1.5))
     assert of(found, "onnx").outcome is Outcome.SLOWER and "top1 is worse" in headline(found)
@@ -500,6 +371,100 @@ def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new:
     assert "onnx" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
     alone = compare(report([unreached]), report([unreached]))
     assert headline(alone).startswith("Nothing can be said: a run's budget was over, or it was interrupted")
+
+
+# --- what is said
+
+
+def changed(found: Report, **fields: object) -> Report:
+    return found.model_copy(update=fields)
+
+
+def built_earlier(built_at: str = "") -> Report:
+    made = ok(cell("onnx"), measured([1, 1, 1]), build_s=3.0)
+    phases = [each.model_copy(update={"built_at": built_at}) for each in made.phases]
+    return report([made.model_copy(update={"phases": phases})])
+
+
+def of_one_process(scores: list[float]) -> Report:
+    made = of_onnx(scores)
+    records = [
+        record.model_copy(update={"bursts": measured([1.0]), "processes": record.processes[:1]})
+        for record in made.records
+    ]
+    return changed(made, records=records)
+
+
+def of_calibrated(*levels_ms: float) -> Report:
+    return report([ok(cell(), measured(levels_ms, calibration_ms=5.0))])
+
+
+def not_evaluated() -> Report:
+    failure = Metrics(failure=Failure(kind="KeyError", text="no column 'label'"))
+    made = of_onnx(GOOD)
+    lost = [record.model_copy(update={"metrics": None, "reference_metrics": failure}) for record in made.records]
+    return changed(made, records=lost)
+
+
+UNDECIDED = report([ok(cell("onnx"), steady([1.0, 1.04, 0.96])), ok(cell("inductor"), steady([1.0, 1.03, 1.06]))])
+
+
+def of_files(net: str, weights: str, machine: float = 1.0) -> Report:
+    digests = {"own_files": {"net.py": net, "net.yaml": "11111111"}, "weights": {cell("eager").reference_id: weights}}
+    return changed(run(5 if machine > 1 else 0, machine=machine, onnx=0.9), **digests)
+
+
+def of_machine(onnx_ms: float, **where: object) -> Comparison:
+    return compare(run(0, onnx=0.9), elsewhere(run(5, onnx=onnx_ms), **where))
+
+
+OTHER_DRIVER = environment().gpus[0].model_copy(update={"driver": "580.2"})
+SAID: dict[str, Callable[[], Comparison]] = {
+    "another CPU": lambda: of_machine(1.9, cpu="Xeon"),
+    "other threads": lambda: of_machine(1.9, torch_threads=4),
+    "other GPUs": lambda: of_machine(1.9, gpus=[]),
+    "another CPU, and a small change": lambda: of_machine(0.99, cpu="Xeon"),
+    "another environment": lambda: of_machine(
+        1.1, versions={"torch": "2.10.0", "onnxruntime": "1.23.0"}, governor="powersave", cuda="13.0", variables={},
+        gpus=[OTHER_DRIVER],
+    ),
+    "another variable of the model": lambda: compare(
+        elsewhere(run(0, onnx=0.9), own_variables={"MY_WIDTH": "0a1b", "MY_DEPTH": "2c"}),
+        elsewhere(run(5, machine=1.08, onnx=0.9), own_variables={"MY_WIDTH": "", "MY_DEPTH": "2c"}),
+    ),
+    "another model": lambda: compare(of_files("0a1b2c3d", "aa" * 32), of_files("ffffffff", "bb" * 32, machine=1.08)),
+    "a calibration that stood still": lambda: compare(of_calibrated(1.7, 1.71, 1.69), of_calibrated(1.9, 1.91, 1.89)),
+    "single processes": lambda: compare(run(0, processes=1, onnx=0.9), run(5, processes=1, onnx=0.9)),
+    "no samples": lambda: compare(report([ok(cell(), [])]), report([ok(cell(), [])])),
+    "interrupted and undecided": lambda: compare(UNDECIDED, changed(UNDECIDED, complete=False, planned=3)),
+    "a build of an earlier run": lambda: compare(built_earlier(), built_earlier("2026-01-02T03:04:05+00:00")),
+    "builds of earlier runs": lambda: compare(*[built_earlier("2026-01-02T03:04:05+00:00")] * 2),
+    "a worse metric": lambda: compare(of_onnx(GOOD, GOOD), of_onnx(HALF, GOOD)),
+    "a metric that is NaN": lambda: compare(of_onnx(GOOD), of_onnx(None)),
+    "a metric of single processes": lambda: compare(of_one_process(GOOD), of_one_process(GOOD)),
+    "a worse metric of single processes": lambda: compare(of_one_process(GOOD), of_one_process(HALF)),
+    "a worse reference": lambda: compare(of_onnx(GOOD, GOOD), of_onnx(HALF, HALF)),
+    "no metric any more": lambda: compare(of_onnx(GOOD), not_evaluated()),
+}  # fmt: skip
+
+
+def test_comparisons_are_told_as_before() -> None:
+    lines = []
+    for name, made in SAID.items():
+        lines += [f"## {name}: {headline(made())}", to_markdown(made())]
+    same_as_golden("comparisons.md", "\n".join(lines))
+
+
+def test_an_older_run_tells_nothing_of_files_and_weights() -> None:
+    base = of_files("0a1b2c3d", "aa" * 32)
+    assert not compare(base, base).differences
+    assert not compare(base, run(5, onnx=0.9)).differences
+
+
+@pytest.mark.parametrize("where", [{"cpu": "Xeon"}, {"torch_threads": 4}, {"gpus": []}])
+def test_another_machine_makes_small_changes_untellable(where: dict[str, object]) -> None:
+    for onnx_ms, outcome in ((0.99, "cannot tell"), (1.9, "slower")):
+        assert outcomes(of_machine(onnx_ms, **where)) == {"onnx": outcome, "eager": "cannot tell"}
 
 
 # --- properties
@@ -601,25 +566,6 @@ def test_a_change_is_spelled_in_percent(change: Change, spelled: str) -> None:
 
 
 # --- the page
-
-
-@pytest.mark.parametrize("base_s", [2.0, 3.0, None])
-def test_build_times_of_an_earlier_run_are_marked(base_s: float | None) -> None:
-    new = ok(cell("onnx"), measured([1, 1, 1]), build_s=3.0)
-    new = new.model_copy(
-        update={"phases": [each.model_copy(update={"built_at": "2026-01-02T03:04:05+00:00"}) for each in new.phases]}
-    )
-    base = ok(cell("onnx"), measured([1, 1, 1]), build_s=base_s) if base_s else new
-    before = f"{base_s} → " if base_s else ""
-    assert f"| onnx | {before}3.0 (from the cache) | 900 |" in to_markdown(compare(report([base]), report([new])))
-
-
-def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
-    undecided = [ok(cell("onnx"), steady([1.0, 1.04, 0.96])), ok(cell("inductor"), steady([1.0, 1.03, 1.06]))]
-    new = report(undecided).model_copy(update={"complete": False, "planned": 3})
-    text = to_markdown(compare(report(undecided), new))
-    assert "The new run was interrupted before all was measured: 2 of 3 cells ended." in text
-    assert "In the new run measuring ended before its intervals were decided: conv on cpu, fp32." in text
 
 
 def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:

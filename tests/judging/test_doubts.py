@@ -1,13 +1,8 @@
-"""Doubts in words: what each says is held against `doubts.txt`.
-
-`UPDATE_GOLDEN=1 pytest tests/judging/test_doubts.py` writes the file anew: read what `git diff` shows then.
-"""
+"""Doubts in words: what each says is held against `golden/doubts.txt`."""
 
 import inspect
-import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from bakeoff.judging.constraints import QUANTITIES, Requirement, RequirementMissed, RequirementOpen
@@ -69,8 +64,7 @@ from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Extent, Interval, Ratio, Status
 from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import caveat, lived, once
-
-GOLDEN = Path(__file__).with_name("doubts.txt")
+from tests.support.golden import same_as_golden
 
 ACCESSES = (
     Access(kind=AccessKind.CLOCK),
@@ -196,7 +190,7 @@ def kinds_of(kind: type) -> list[type]:
 IN_RECORDS = get_args(get_args(RecordDoubt)[0])
 
 
-def test_each_doubt_says_what_it_means_and_in_brief_how_it_could_change_the_winner() -> None:
+def test_each_doubt_says_as_before_what_it_means_and_in_brief_how_it_could_change_the_winner() -> None:
     first = Evidence(Ranking([once(1.0, "onnx"), once(1.05, "eager")])).first
     examples = [example_of(kind) for kind in kinds_of(Doubt) if kind is not OfRecords]
     examples += [replace(example_of(kind), label="onnx") for kind in OF_LOAD]
@@ -204,9 +198,7 @@ def test_each_doubt_says_what_it_means_and_in_brief_how_it_could_change_the_winn
     grave = [doubt for doubt in examples if doubt.effect(first) is Effect.WINNER]
     brief = [f"but {doubt.brief} ({type(getattr(doubt, 'doubt', doubt)).__name__})" for doubt in grave]
     text = "\n".join([*(doubt.say() for doubt in [*DOUBTS, *OF_RECORDS]), "", *sorted(brief), ""])
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text.splitlines() == GOLDEN.read_text(encoding="utf-8").splitlines()
+    same_as_golden("doubts.txt", text)
 
 
 def test_each_kind_of_doubt_has_a_row() -> None:

@@ -8,6 +8,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.schema import Generated, Record, Status
 from bakeoff.reports import generation
 from tests.reports.samples import LAYOUTS, cell, failed, ok, report, steady
+from tests.support.golden import same_as_golden
 
 SIZES = {"batch": 2, "prompt": 64, "new_tokens": 11}
 
@@ -52,30 +53,20 @@ def test_only_what_is_ranked_in_both_contests_is_judged() -> None:
     assert judged(part("decode", 1.0, "eager")).contests[0].generation is None
 
 
-def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None:
-    agreed = {"tokens": 10, "sequences": 2, "usual_margin": 0.5}
-    ours = Generated.model_validate({**agreed, "agreed": 4, "margin": 0.01})
-    contest = judged(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=ours)).contests[1]
-    winner, difference = generation.sentences(contest)
-    assert winner == (
-        "2 sequences of 11 tokens after a prompt of 64: onnx, 100.0 ms, whole generations 2.00x eager, sure winner."
-    )
-    assert difference == (
-        "onnx generates another token than eager after 4 of 10: eager's two best logits were 0.01 apart there, and 0.5 "
-        "in the median."
-    )
-    (table,) = generation.tables(contest)
-    texts = {column.heading: column.text_of(table.rows[0]) for column in table.columns if column.is_text}
-    assert texts == {"backend": "onnx", "caches": "in place", "tokens as eager's": "4/10"}
-
-
-def test_eager_is_not_compared_with_itself_by_name() -> None:
-    ours = Generated(tokens=10, sequences=1, agreed=4, margin=0.01, usual_margin=0.5)
-    contest = judged(*both(100.0, 10.0, "eager", generated=ours), *both(50.0, 5.0, "onnx")).contests[1]
-    assert generation.sentences(contest)[1] == (
-        "eager does not repeat its own tokens: in another process one differs after 4 of 10. Its two best logits were "
-        "0.01 apart there, and 0.5 in the median. So no backend can be expected to repeat them."
-    )
+def test_generations_are_told_as_before() -> None:
+    """Eager that does not repeat its own tokens is not compared with itself by name."""
+    agreed = {"tokens": 10, "usual_margin": 0.5, "agreed": 4, "margin": 0.01}
+    two, one = (Generated.model_validate({**agreed, "sequences": sequences}) for sequences in (2, 1))
+    cases = {
+        "onnx differs": judged(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=two)),
+        "eager differs": judged(*both(100.0, 10.0, "eager", generated=one), *both(50.0, 5.0, "onnx")),
+    }
+    lines = []
+    for name, judgement in cases.items():
+        (table,) = generation.tables(judgement.contests[1])
+        cells = [f"{each.heading}: {each.text_of(table.rows[0])}" for each in table.columns if each.is_text]
+        lines += [f"{name}: {told}" for told in (*generation.sentences(judgement.contests[1]), *cells)]
+    same_as_golden("generations.txt", "\n".join(lines))
 
 
 def test_memory_is_told_for_every_context_that_was_decoded() -> None:

@@ -12,6 +12,7 @@ from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.run_report import to_markdown
 from tests.reports.samples import cell, failed, ok, report, steady
+from tests.support.golden import same_as_golden
 
 SPAN = {"seq": Range(low=16, built_at=64, high=64)}
 GUARD = "0/0: tensor 'x' size mismatch at index 1"
@@ -75,35 +76,25 @@ def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: D
         assert rows["onnx"].over_own_build is None
 
 
-def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) -> None:
-    lacking = "; openvino (unsupported) does not serve all sizes"
-    slower = "One build for all sizes is slower than builds for each size with onnx (1.30x)"
-    assert dynamic.finding(found) == slower + lacking
-    noisy = [
-        record.model_copy(update={"bursts": steady([0.7, 1.0, 1.7])})
-        if record.cell.label == "onnx[dynamic]"
-        else record
-        for record in records()
-    ]
-    (only,) = judge(report(noisy)).dynamic_ranges
-    not_slower = "One build for all sizes is not called slower than builds for each size with inductor or onnx"
-    assert dynamic.finding(only) == not_slower + lacking
-
-
-def test_a_build_that_is_wrong_at_one_size_serves_some() -> None:
+def changed(label: str, seqs: tuple[int, ...] = (16, 64), **update: object) -> DynamicRange:
+    """Return the same range, in which the cells of this label are others at these sizes."""
     made = [
-        record.model_copy(update={"status": Status.INCORRECT, "reason": "rmse"})
-        if record.cell.label == "onnx[dynamic]" and record.cell.dimensions["seq"] == 16
+        record.model_copy(update=update)
+        if record.cell.label == label and record.cell.dimensions["seq"] in seqs
         else record
         for record in records()
     ]
     (only,) = judge(report(made)).dynamic_ranges
-    onnx = next(build for build in only.builds if build.configuration == "onnx")
+    return only
+
+
+def test_ranges_are_told_as_before(found: DynamicRange) -> None:
+    """Only a cost that is established is named, and a build that is wrong at one size serves some."""
+    wrong = changed("onnx[dynamic]", (16,), status=Status.INCORRECT, reason="rmse")
+    cases = {"known": found, "noisy": changed("onnx[dynamic]", bursts=steady([0.7, 1.0, 1.7])), "wrong at one": wrong}
+    same_as_golden("ranges.txt", "\n".join(f"{name}: {dynamic.finding(each)}" for name, each in cases.items()))
+    onnx = next(build for build in wrong.builds if build.configuration == "onnx")
     assert dynamic.serves(onnx) == "some sizes (incorrect)" and len(onnx.costs) == 1
-    assert dynamic.finding(only) == (
-        "One build for all sizes is not called slower than builds for each size with inductor; "
-        "openvino (unsupported) and onnx (incorrect) do not serve all sizes"
-    )
 
 
 def test_the_csv_has_the_sizes_of_dynamic_builds(judgement: Judgement) -> None:

@@ -1,6 +1,6 @@
 """Each surface as a reader sees it, held against a file in `golden/`. Sentences and tables are asserted here, together.
 
-`UPDATE_GOLDEN=1 pytest tests/reports/test_golden.py` writes the files anew: read what `git diff` shows then.
+`UPDATE_GOLDEN=1 pytest -k as_before tests/reports` writes the files anew: read what `git diff` shows then.
 """
 
 import csv
@@ -31,6 +31,7 @@ RUNS: dict[str, Callable[[], Judgement]] = {
         samples.report(test_short_tables.records(test_short_tables.KINDS), request={"calls": 1000, "price": "1/h"})
     ),
     "columns": lambda: samples.judged(test_columns.a_contest()),
+    "metrics": lambda: samples.judged(test_columns.with_metrics()),
     "suite": lambda: samples.judged(samples.suite(5)),
     "sizes": lambda: judge(samples.report(test_dynamic.records())),
 }
@@ -69,6 +70,7 @@ def csv_of(text: str) -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "columns.csv.txt": lambda: csv_of(csv_files.to_csv(RUNS["columns"]())),
+    "metrics.csv.txt": lambda: csv_of(csv_files.to_csv(RUNS["metrics"]())),
     "suite.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["suite.csv"]),
     "dynamo.csv.txt": lambda: csv_of(csv_files.suite_tables(RUNS["suite"]())["dynamo.csv"]),
     **{
@@ -98,8 +100,8 @@ SURFACES: dict[str, Callable[[Judgement], str]] = {
     [
         *(("statuses", surface) for surface in SURFACES),
         *((run, "report.md") for run in ("interrupted", "floor")),
-        *((run, "details.md") for run in ("floor", "columns", "questions", "suite", "sizes")),
-        *((run, "80.txt") for run in ("floor", "columns", "questions", "suite", "sizes")),
+        *((run, "details.md") for run in ("floor", "columns", "metrics", "questions", "suite", "sizes")),
+        *((run, "80.txt") for run in ("floor", "columns", "metrics", "questions", "suite", "sizes")),
         ("columns", "page.txt"),
     ],
 )

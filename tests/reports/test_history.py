@@ -15,6 +15,7 @@ from bakeoff.reports import history
 from bakeoff.reports.charts import draw_history
 from bakeoff.reports.history import RUNS_SHOWN
 from tests.reports.samples import cell, constant, environment, failed, ok, report
+from tests.support.golden import same_as_golden
 
 
 def made(day: int, records: list[Record], where: Environment | None = None, zone: str = "+00:00") -> Report:
@@ -65,26 +66,47 @@ def across(scale: float, *precisions: Precision) -> list[Record]:
     ]
 
 
-def test_each_precision_of_a_contest_is_followed_apart(tmp_path: Path) -> None:
-    precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
-    for day in (1, 2):
-        keep(made(day, across(day, *precisions)), tmp_path / str(day))
-    text = history.to_markdown(history.read(tmp_path))
-    assert text.count("## conv on cpu, fp32/bf16/int8") == 1
-    for place, precision in enumerate(precisions):
-        medians = [f"{day / 2**place:.4g}" for day in (1, 2)]
-        [row] = rows(text, f"onnx {precision}")
-        assert row[1] == "2" and [float(each.split()[0]) for each in row[2:]] == [float(each) for each in medians]
+RENEWED = environment().model_copy(update={"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}})
+ELSEWHERE = RENEWED.model_copy(update={"git_commit": "fff0000", "hostname": "other"})
+ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
+HISTORIES: dict[str, list[Report]] = {
+    "precisions of one contest": [made(day, across(day, *ASKED)) for day in (1, 2)],
+    "different precisions": [
+        made(1, across(1, Precision.FP32, Precision.INT8)), made(2, across(2.0, Precision.FP32)), made(3, medians(0.5))
+    ],
+    "another environment": [
+        made(day, medians(1.0), where) for day, where in enumerate([environment(), RENEWED, ELSEWHERE], 1)
+    ],
+    "a cell that failed": [
+        made(1, [*medians(1.0), failed(cell("onnx"), Status.UNAVAILABLE, "no")]),
+        made(2, [*medians(2.0), failed(cell("onnx"), Status.CRASH, "died")]),
+        made(3, medians(4.0)),
+    ],
+}  # fmt: skip
 
 
-def test_runs_of_different_precisions_have_a_table_for_each(tmp_path: Path) -> None:
-    keep(made(1, across(1, Precision.FP32, Precision.INT8)), tmp_path / "1")
-    keep(made(2, across(1.5, Precision.FP32)), tmp_path / "2")
-    keep(made(3, medians(3.0)), tmp_path / "3")
-    text = history.to_markdown(history.read(tmp_path))
-    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert titles == ["conv on cpu, fp32", "conv on cpu, int8", "Runs"]
-    assert [row[1:] for row in rows(text, "onnx")] == [["2", "1.000", "1.500", "-"], ["1", "0.5000"]]
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {name: tmp_path_factory.mktemp("history") for name in HISTORIES}
+    for name, reports in HISTORIES.items():
+        for day, kept in enumerate(reports):
+            keep(kept, folders[name] / str(day))
+    return folders
+
+
+def test_histories_read_as_before(histories: dict[str, Path]) -> None:
+    texts = [f"{name}: {history.to_markdown(history.read(folder))}" for name, folder in histories.items()]
+    same_as_golden("histories.md", "\n".join(texts))
+
+
+def test_the_figure_marks_another_environment_and_has_a_gap_for_a_cell_that_failed(histories: dict[str, Path]) -> None:
+    pictures = {}
+    for name in ("another environment", "a cell that failed"):
+        found, _ = history.write(histories[name], histories[name])
+        pictures[name] = (histories[name] / "history.svg").read_text(encoding="utf-8")
+        assert [len(run.changes) for run in found.runs] == [0, int(name == "another environment"), 0]
+    assert "environment changed" in pictures["another environment"]
+    assert ">eager<" in pictures["a cell that failed"] and ">onnx<" not in pictures["a cell that failed"]
 
 
 def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:
@@ -92,19 +114,6 @@ def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:
     keep(made(1, medians(1.0), zone=""), tmp_path / "b")
     keep(made(1, medians(1.0), zone="Z").model_copy(update={"run_id": "early"}), tmp_path / "c")
     assert [run.run_id for run in history.read(tmp_path).runs] == ["early", "run-1", "run-2"]
-
-
-def test_a_change_of_the_environment_is_marked_and_a_new_commit_is_not(tmp_path: Path) -> None:
-    renewed = environment().model_copy(update={"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}})
-    elsewhere = renewed.model_copy(update={"git_commit": "fff0000", "hostname": "other"})
-    for day, where in enumerate([environment(), renewed, elsewhere], 1):
-        keep(made(day, medians(1.0), where), tmp_path / str(day))
-    found, page = history.write(tmp_path, tmp_path)
-    text = page.read_text(encoding="utf-8")
-    assert [len(run.changes) for run in found.runs] == [0, 1, 0]
-    assert "| run 1 [95 %] | run 2 \\* [95 %] | run 3 [95 %] |" in text
-    assert "torch: 2.9.0 → 2.10.0" in text
-    assert "environment changed" in (tmp_path / "history.svg").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
@@ -131,16 +140,6 @@ def test_a_folder_without_a_report_that_can_be_read_is_refused(tmp_path: Path) -
     (tmp_path / "report.json").write_text("{", encoding="utf-8")
     with pytest.raises(UsageError, match="is not JSON"):
         history.read(tmp_path)
-
-
-def test_a_cell_that_failed_is_marked_and_is_a_gap_in_the_figure(tmp_path: Path) -> None:
-    keep(made(1, [*medians(1.0), failed(cell("onnx"), Status.UNAVAILABLE, "no")]), tmp_path / "1")
-    keep(made(2, [*medians(1.1), failed(cell("onnx"), Status.CRASH, "died")]), tmp_path / "2")
-    keep(made(3, medians(1.2)), tmp_path / "3")
-    _, page = history.write(tmp_path, tmp_path)
-    assert rows(page.read_text(encoding="utf-8"), "onnx") == [["onnx", "2", "unavailable", "**crash**", "-"]]
-    svg = (tmp_path / "history.svg").read_text(encoding="utf-8")
-    assert ">eager<" in svg and ">onnx<" not in svg
 
 
 def test_the_tables_hold_the_last_runs_and_the_figure_all(tmp_path: Path) -> None:

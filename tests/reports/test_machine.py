@@ -1,66 +1,42 @@
-import pytest
-
 from bakeoff.judging.judgement import contests_of
-from bakeoff.records.schema import Gpu, Status
+from bakeoff.records.schema import Gpu, Report, Status
 from bakeoff.reports import machine
 from tests.judging.test_load import carrying
 from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, report, strictly_on_cpu
+from tests.support.golden import same_as_golden
 
 
-def test_what_an_interrupted_run_lacks_is_said() -> None:
-    records = conv_on_cpu()
-    assert machine.what_is_missing(report(records)) == ""
-    some = report(records, complete=False, planned=40)
-    assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended or were measured in part."
-    one = report([], complete=False, planned=1)
-    assert machine.what_is_missing(one) == "Incomplete: 0 of 1 cell has ended or was measured in part."
-    every = report(records, complete=False)
-    assert "Interrupted: all 7 cells have numbers" in machine.what_is_missing(every)
-
-
-@pytest.mark.parametrize(
-    ("turns", "told"), [(0, "2 of 2 cells have no"), (1, "1 of 2 cells has no"), (2, "all 2 cells")]
-)
-def test_a_run_that_is_interrupted_under_load_says_how_many_cells_have_no_number_there(turns: int, told: str) -> None:
+def under_load(turns: int, **more: object) -> Report:
+    """Return an interrupted run under load of two cells, of which so many have a turn."""
     records = [carrying("onnx", [400] if turns else []), carrying("openvino", [300] if turns > 1 else [])]
-    made = report(records, complete=False, planned=2, request={"load": "server"})
-    assert machine.what_is_missing(made).startswith(f"Interrupted: {told}")
-    assert machine.what_is_missing(made).endswith("the answers are those so far.")
-    before = [record.model_copy(update={"load": None}) for record in records]
-    unloaded = report(before, complete=False, planned=2, request={"load": "server"})
-    assert "2 of 2 cells have no number under load yet" in machine.what_is_missing(unloaded)
-    missed = [carrying("onnx", [], reason="p99 < 20 ms does not hold")]
-    ended = report(missed, complete=False, planned=1, request={"load": "server"})
-    assert "its cell has numbers" in machine.what_is_missing(ended)
+    records = [record.model_copy(update=more) for record in records]
+    return report(records, complete=False, planned=2, request={"load": "server"})
 
 
-def test_a_machine_is_known_by_its_gpus_or_else_by_its_cpu() -> None:
-    found = environment()
-    assert machine.name(found) == "NVIDIA H200"
-    four = [Gpu(index=index, name="NVIDIA H200") for index in range(4)]
-    assert machine.name(found.model_copy(update={"gpus": four})) == "4 x NVIDIA H200"
-    assert machine.name(found.model_copy(update={"gpus": []})) == "AMD EPYC 9654"
+MISSED = carrying("onnx", [], reason="p99 < 20 ms does not hold")
+RUNS: dict[str, Report] = {
+    "complete": report(conv_on_cpu()),
+    "some cells": report(conv_on_cpu(), complete=False, planned=40),
+    "no cell": report([], complete=False, planned=1),
+    "every cell": report(conv_on_cpu(), complete=False),
+    **{f"{turns} under load": under_load(turns) for turns in range(3)},
+    "not yet under load": under_load(2, load=None),
+    "ended under load": report([MISSED], complete=False, planned=1, request={"load": "server"}),
+}
+WRONG = [record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()]
+GPUS = {"one": environment().gpus, "four": [Gpu(index=n, name="NVIDIA H200") for n in range(4)], "none": []}
 
 
-def test_a_product_and_the_best_cell_are_held_against_the_tensor_cores() -> None:
-    (contest,) = contests_of(report(product_on_cuda()))
-    assert machine.tensor_core_rates(contest) == (
-        "1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, "
-        "triton 66 % (709 TFLOP/s)"
-    )
-    (unranked,) = contests_of(
-        report([record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()])
-    )
-    assert machine.tensor_core_rates(unranked).endswith("a large product reaches 68 % of that")
+def test_runs_and_machines_are_told_as_before() -> None:
+    lines = [f"{name}: {machine.what_is_missing(run)}" for name, run in RUNS.items()]
+    for name, gpus in GPUS.items():
+        lines.append(f"{name}: {machine.name(environment().model_copy(update={'gpus': gpus}))}")
+    for name, records in {"a product": product_on_cuda(), "a wrong product": WRONG}.items():
+        lines += [f"{name}: {machine.tensor_core_rates(contest)}" for contest in contests_of(report(records))]
+    lines += [f"{name}: {fact}" for name, fact in machine.environment_facts(environment()).items()]
+    same_as_golden("machines.txt", "\n".join(lines))
 
 
 def test_nothing_is_said_of_tensor_cores_that_are_not_known_or_not_the_bound() -> None:
     for records in (product_on_cuda(clock_mhz=None), product_on_cuda(bound="memory"), strictly_on_cpu(), conv_on_cpu()):
         assert [machine.tensor_core_rates(contest) for contest in contests_of(report(records))] == [""]
-
-
-def test_what_could_not_be_read_of_the_environment_is_left_out() -> None:
-    facts = machine.environment_facts(environment())
-    assert facts["cores (physical / logical / usable)"] == "96 / 192 / 16"
-    assert facts["commit"] == "abc1234 with uncommitted changes"
-    assert "governor" not in facts and "container" not in facts

@@ -17,7 +17,6 @@ import torch
 import bakeoff
 from bakeoff.backends.aotinductor import AOTInductor
 from bakeoff.backends.onnx import Onnx
-from bakeoff.backends.standalone import Threads
 from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
@@ -30,6 +29,7 @@ from bakeoff.shipping.sample_facts import Sample, sample_file
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.shipping.conftest import BUILDING, record_of, report_on, runtime_of
+from tests.support.golden import same_as_golden
 
 RANGE = {"low": 1, "built_at": 4, "high": 16}
 
@@ -297,49 +297,26 @@ def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
 # --- what is written
 
 
-def test_requirements_are_exact_and_a_local_version_is_a_comment() -> None:
-    record = record_of("aotinductor")
-    report = report_on(record, versions={"numpy": "2.4.6"})
-    assert export.requirements(report, record, AOTInductor().runtime(CPU)) == [
-        "# torch was 2.13.0+cpu; see https://download.pytorch.org/whl/cpu for that build",
-        "torch==2.13.0",
-        "numpy==2.4.6",
-    ]
-
-
-def test_the_readme_tells_machine_precision_error_and_latency() -> None:
-    record = record_of("onnx", precision_in_force={"use_tf32": "0"})
-    text = export.readme(report_on(record), record, Onnx().runtime(CPU), "model.onnx")
-    for said in (
-        "EPYC",
-        "fp32",
-        "use_tf32 0",
-        "RMSE",
-        "median latency 0.10",
-        "torch 2.13.0+cpu",
-        "2 threads",
-        Threads.ANY,
-    ):
-        assert said in text, said
-    assert "Caution" not in text
-
-
-@pytest.mark.parametrize(("spread", "said"), [(12.345, "1,234 %"), (0.046, "4.6 %"), (0.0, "0.0 %")])
-def test_the_readme_tells_how_far_processes_are_apart(spread: float, said: str) -> None:
-    record = record_of("onnx")
+def with_spread(record: Record, spread: float) -> Record:
     assert record.latency
     latency = record.latency.model_copy(update={"processes": 2, "process_spread": spread})
-    record = record.model_copy(update={"latency": latency})
-    assert f", the slowest {said} over the fastest" in script_parts.facts_of(report_on(record), record)["Result"]
+    return record.model_copy(update={"latency": latency})
 
 
-def test_the_readme_cautions_where_outputs_could_not_be_compared() -> None:
+def test_what_is_written_for_readers_is_as_before() -> None:
+    """Requirements are exact, and a local version is a comment. The README cautions where outputs were not compared."""
     why = "the model's own answers have no finite value"
     unchecked = samples.accuracy().model_copy(update={"unchecked": why, "rmse": math.nan})
-    record = record_of("onnx", accuracy=unchecked, doubts=[Unchecked(why=why)])
-    text = export.readme(report_on(record), record, Onnx().runtime(CPU), "model.onnx")
-    assert f"Error: not known: {why}" in text and f"Caution: {export.cautions(record)[0]}" in text
-    assert f"could not be compared: {why}. Compare them yourself" in text
+    plain = record_of("onnx", precision_in_force={"use_tf32": "0"})
+    lines = export.requirements(
+        report_on(plain, versions={"numpy": "2.4.6"}), record_of("aotinductor"), AOTInductor().runtime(CPU)
+    )
+    for record in (plain, record_of("onnx", accuracy=unchecked, doubts=[Unchecked(why=why)])):
+        lines.append(export.readme(report_on(record), record, Onnx().runtime(CPU), "model.onnx"))
+    for spread in (12.345, 0.046, 0.0):
+        record = with_spread(plain, spread)
+        lines.append(script_parts.facts_of(report_on(record), record)["Result"])
+    same_as_golden("export.md", "\n".join(lines))
 
 
 @pytest.mark.parametrize(

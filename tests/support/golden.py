@@ -7,7 +7,7 @@ GOLDEN = Path(__file__).parents[1] / "reports" / "golden"
 
 
 def same_as_golden(name: str, text: str) -> None:
-    """Compare a text with its file. `UPDATE_GOLDEN=1 pytest tests/reports` writes it anew: read `git diff` then."""
+    """Compare a text with its file. `UPDATE_GOLDEN=1 pytest -k as_before` writes it anew: read `git diff`."""
     file = GOLDEN / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
