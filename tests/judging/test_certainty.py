@@ -142,6 +142,15 @@ def test_waiting_is_taken_off_where_one_thread_does_the_work() -> None:
     assert lead.ci95 is not None and lead.ci95.low == pytest.approx(5.0 / 1.35)  # such calls find cold caches
 
 
+def test_a_latency_below_the_caller_s_cpu_time_is_not_believed() -> None:
+    """A cell of onnx/openvino-ep waited for more than its calls took. It was said to be 4,631 times as fast."""
+    at_work = {"wait_share": 1.7, "cpu_share": 0.2, "caller_share": 0.2, "others_cores": 2.0}
+    too_short = under(steady([10.0] * 3, rounds=12), **at_work, given_ms=0.0001)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), too_short)])
+    assert contest.fastest.certainty is Certainty.OPEN
+    assert not contest.fastest.leads["eager"].is_rough
+
+
 def test_an_interval_contains_what_waiting_may_have_done() -> None:
     contest = judge_contest([waiting(1.0, "onnx", 0.1), waiting(2.0, "eager", 0.2)])
     ends = contest.fastest.leads["eager"].ci95
