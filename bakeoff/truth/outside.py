@@ -32,7 +32,6 @@ _OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
     torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
     save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
     load_file.__code__: (AccessKind.READ_FILE, "filename"),
-    torch.jit.load.__code__: (AccessKind.READ_FILE, "f"),
 }
 """Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
 
