@@ -7,7 +7,7 @@ import pytest
 
 from bakeoff import cli
 from bakeoff.backends.traps import Facts
-from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, Outcome
 from bakeoff.records.schema import Status
 
 
@@ -19,7 +19,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tu
     def examine(backends: Sequence[str], devices: Sequence[str], say: Callable[[str], None]) -> Diagnosis:
         say("trying onnx on cpu")
         asked.append((backends, devices))
-        trial = Trial(
+        trial = BackendTrial(
             backend="onnx", device="cpu", outcome=Outcome.FAIL, status=Status.CRASH, reason="died of signal 11"
         )
         broken = ["onnx on cpu"] if "onnx" in backends else []

@@ -32,7 +32,7 @@ from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
-from bakeoff.reports.json_answer import Answer
+from bakeoff.reports.json_answer import RunAnswer
 from bakeoff.shipping.pipelines import has_winners, load_parts, places_in, ship, winners_in
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PipelineResult(Result):
     """The result of each part that was measured, by its path. They share the folder of one run."""
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> RunAnswer:
         """What `bakeoff --parts ... --json` prints: the whole pipeline, and in `parts` the answer of each part."""
         return super().answer.model_copy(update={"parts": {name: result.answer for name, result in self.parts.items()}})
 

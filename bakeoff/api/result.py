@@ -14,7 +14,7 @@ from bakeoff.judging.stored_report import report_at
 from bakeoff.records import schema
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Report
-from bakeoff.reports.json_answer import Answer, ContestAnswer, MixAnswer, answer_of
+from bakeoff.reports.json_answer import ContestAnswer, MixAnswer, RunAnswer, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Result:
     """The folder of the run."""
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> RunAnswer:
         """What `bakeoff --json` prints."""
         return answer_of(self._judgement, self.folder)
 

@@ -20,12 +20,12 @@ from bakeoff.backends.profiling import (
     MOVE,
     NOBODY,
     EngineNode,
+    GraphNode,
     Kernel,
     Modules,
     NodeProfiler,
     Owner,
     Profiler,
-    Step,
     TracedSpan,
     in_order,
     owner_of,
@@ -132,11 +132,11 @@ def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
     return {node.name: node.modules or nobody for node in exported}
 
 
-def graph_of(exported: Sequence[Node]) -> dict[str, Step]:
+def graph_of(exported: Sequence[Node]) -> dict[str, GraphNode]:
     modules = modules_by_node(exported)
     made_by = {output: node.name for node in exported for output in node.outputs}
     return {
-        node.name: Step(
+        node.name: GraphNode(
             modules[node.name],
             tuple(made_by[value] for value in node.inputs if value in made_by),
             moves=node.operator in LAYOUT,

@@ -71,9 +71,9 @@ class OnnxRuntimeGenAI(Backend):
             layers = json.loads((folder / CONFIG).read_text())["model"]["decoder"]["num_hidden_layers"]
             caches = Caches(model, layers, context_of(context.cell.dimensions))
             if context.cell.task == PREFILL:
-                return Prefill(caches)
+                return PrefillEngine(caches)
             tokens: Any = module.sequence
-            return Step(caches, tokens)
+            return DecodeEngine(caches, tokens)
 
 
 def _write(language_model: Any, folder: Path) -> None:
@@ -149,7 +149,7 @@ class Engine(Compiled):
         return {"caches": "kept by the engine"}
 
 
-class Prefill(Engine):
+class PrefillEngine(Engine):
     """Computes a prompt (1, tokens), from empty caches each time."""
 
     def __init__(self, caches: Caches) -> None:
@@ -171,7 +171,7 @@ class Prefill(Engine):
         self._generator = None
 
 
-class Step(Engine):
+class DecodeEngine(Engine):
     """Computes one token (1, 1) after the rows that the engine's own caches hold.
 
     The engine takes no caches. So it computes the rows before a position from the tokens of `sequence`, and keeps a

@@ -152,7 +152,7 @@ class OpenVINO(Backend):
         properties = runtime.properties(hint, context.threads, options)
         with context.phase("compile"):
             compiled = core.compile_model(model, "CPU", properties)
-            request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
+            request = BoundRequest(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
             if context.for_profile:
                 request.counted = core.compile_model(model, "CPU", {**properties, "PERF_COUNT": True})
                 request.converted = converted
@@ -266,7 +266,7 @@ def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
     return shapes
 
 
-class Request(Compiled):
+class BoundRequest(Compiled):
     """An inference request that reads and writes the memory of torch tensors.
 
     A model that `is_open`, or an output whose size depends on the values in the inputs, is written to memory of
@@ -308,7 +308,7 @@ class Request(Compiled):
         )
 
     def instance(self) -> Compiled:
-        return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
+        return BoundRequest(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
         return RequestProfiler(self.counted, self._bind_as_here, self.converted)

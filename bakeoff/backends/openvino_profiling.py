@@ -20,10 +20,10 @@ from bakeoff.backends.profiling import (
     ROUNDED_OFF,
     WARMING_CALLS,
     EngineNode,
+    GraphNode,
     Kind,
     NodeProfiler,
     Owner,
-    Step,
     TracedSpan,
     in_order,
     in_sequence,
@@ -46,7 +46,7 @@ MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 class Converted:
     """The nodes of torch's or ONNX's graph, by the names that OpenVINO builds its own names from."""
 
-    graph: dict[str, Step] = field(default_factory=dict)
+    graph: dict[str, GraphNode] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # further names of nodes
 
 
@@ -76,7 +76,7 @@ def noting_modules() -> Iterator[Converted]:
             if inputs or node.op == "placeholder":
                 varying.add(node.name)
             modules = (within_flat(module_of_node(node)),) if node.meta.get("nn_module_stack") else ()
-            converted.graph[node.name] = Step(modules, inputs, computes_nothing(node))
+            converted.graph[node.name] = GraphNode(modules, inputs, computes_nothing(node))
         return decoder
 
     TorchFXPythonDecoder.from_exported_program = staticmethod(noting)

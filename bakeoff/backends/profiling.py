@@ -98,7 +98,7 @@ MOVE = Owner((), Kind.COPY)
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphNode:
     """A node of the graph that an engine was given."""
 
     modules: Modules = ()  # whose forward pass it was traced in; empty: not known
@@ -116,7 +116,7 @@ class EngineNode:
     begins: Set[str] = frozenset()  # it works for nothing before these steps
 
 
-def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, Step]) -> dict[str, list[str]]:
+def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, GraphNode]) -> dict[str, list[str]]:
     """Return the steps that each node of an engine works for, by its name.
 
     A node works for the steps that it names, and for those before them that no node names. One that names none works
@@ -157,7 +157,7 @@ def reached(starts: Iterable[str], beyond: Callable[[str], Iterable[str]]) -> li
     return list(seen)
 
 
-def owner_of(steps: Sequence[str], graph: Mapping[str, Step]) -> Owner:
+def owner_of(steps: Sequence[str], graph: Mapping[str, GraphNode]) -> Owner:
     """Return the modules of these steps. Those that only move values count where there is nothing else."""
     working = [step for step in steps if not graph[step].moves]
     modules = in_order(path for step in working or steps for path in graph[step].modules)

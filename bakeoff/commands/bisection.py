@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from bakeoff.commands import environments
 from bakeoff.commands import run as runs
 from bakeoff.commands.environments import reason_of
-from bakeoff.judging.bisection import Bisection, Call, Step, judge_step
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion, judge_step
 from bakeoff.judging.stored_report import report_of
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.planning.plan import plan
@@ -76,7 +76,7 @@ def begin(
 def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
     console = console_for(as_json)
 
-    def say_step(bisection: Bisection, step: Step) -> None:
+    def say_step(bisection: Bisection, step: TriedVersion) -> None:
         if not quiet:
             say(step_line(bisection, step), console)
 
@@ -94,7 +94,9 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
 
 
 def go_on(
-    folder: Path, take: Callable[[BisectionState, str, Path], Step | None], tell: Callable[[Bisection, Step], None]
+    folder: Path,
+    take: Callable[[BisectionState, str, Path], TriedVersion | None],
+    tell: Callable[[Bisection, TriedVersion], None],
 ) -> Bisection:
     """Take the steps that are left, and keep and tell each. `take` returns None where a step was interrupted.
 
@@ -115,7 +117,7 @@ def go_on(
 
 def measure_step(
     kept: BisectionState, version: str, folder: Path, progress: Callable[[], AbstractContextManager[Progress]]
-) -> Step | None:
+) -> TriedVersion | None:
     """Measure and judge one version in `folder`, or go on with what is there. Returns None if it was interrupted.
 
     Raises BakeoffError where the good or the bad version does not install, or the model fails with it.
@@ -134,7 +136,7 @@ def measure_step(
     except BakeoffError as error:
         if version == bisection.bad:
             raise
-        return Step(version=version, call=Call.SKIPPED, reason=first_line(error))
+        return TriedVersion(version=version, call=Call.SKIPPED, reason=first_line(error))
     if not report.complete:
         return None
     step = judge_step(version, report.records, names[bisection.good], names[bisection.bad], names[version])

@@ -46,7 +46,7 @@ PLANTED = (1.0, 1.03, 1.05)
 """Factors by which the second copy is slowed down. 1.0 must be called equal, and the others must be found."""
 
 
-class Answer(Frozen):
+class SlowdownAnswer(Frozen):
     """What one trial finds for one planted slowdown."""
 
     planted: float
@@ -61,10 +61,10 @@ class Answer(Frozen):
         return self.winner == (None if self.planted == 1.0 else FIRST)
 
 
-class Trial(Frozen):
+class SelfcheckTrial(Frozen):
     """A contest of eager with itself, and its answer for each of `PLANTED`."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[SlowdownAnswer, ...]
     records: tuple[Record, Record]
 
 
@@ -108,7 +108,7 @@ def run(
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
     max_processes: int = MAX_PROCESSES,
-) -> Iterator[Trial]:
+) -> Iterator[SelfcheckTrial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes."""
     cells = (cell_of(model, device, FIRST, mode), cell_of(model, device, AGAIN, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
@@ -122,15 +122,15 @@ def run(
             yield trial_of(request, contest, Path(folder) / str(number), reference, progress, planted, max_processes)
 
 
-def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
-    by_planted: dict[float, list[Answer]] = {}
+def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[SlowdownAnswer]]) -> list[Summary]:
+    by_planted: dict[float, list[SlowdownAnswer]] = {}
     for answers in trials:
         for answer in answers:
             by_planted.setdefault(answer.planted, []).append(answer)
     return [_summary(model, mode, by_planted[planted]) for planted in sorted(by_planted)]
 
 
-def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
+def _summary(model: str, mode: str, answers: Sequence[SlowdownAnswer]) -> Summary:
     winners = sum(answer.winner is not None for answer in answers)
     return Summary(
         model=model,
@@ -161,7 +161,7 @@ def trial_of(
     progress: Progress,
     planted: Sequence[float],
     max_processes: int = MAX_PROCESSES,
-) -> Trial:
+) -> SelfcheckTrial:
     """Measure a contest of two copies until it is decided for each planted slowdown of the second one."""
     begun = time.monotonic()
     ends_s: list[float] = []
@@ -178,7 +178,7 @@ def trial_of(
     first = next(record for record in records if record.cell.backend == name)
     again = next(record for record in records if record.cell.backend != name)
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes) for factor in planted)
-    return Trial(answers=answers, records=(first, again))
+    return SelfcheckTrial(answers=answers, records=(first, again))
 
 
 def plan_of(request: Request, max_processes: int = MAX_PROCESSES) -> SamplingPlan:
@@ -222,7 +222,7 @@ def measured(
     return records
 
 
-def answer_for(records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int) -> Answer:
+def answer_for(records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int) -> SlowdownAnswer:
     """Return the verdict at the time when a contest with this slowdown would have stopped."""
     second_slowed = with_slowdown(records, planted, records[0].cell.backend)
     for number, end_s in enumerate(ends_s):
@@ -230,7 +230,7 @@ def answer_for(records: Sequence[Record], planted: float, ends_s: Sequence[float
         seen = [_first_processes(record, processes) for record in second_slowed]
         if not undecided(seen) or number == len(ends_s) - 1:
             verdict = judge_contest(seen)
-            return Answer(
+            return SlowdownAnswer(
                 planted=planted,
                 winner=verdict.fastest.leader,
                 unstable=verdict.fastest.is_open,

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     ABSENT = "absent"  # this machine lacks it, and nothing is broken
 
 
-class Trial(Frozen):
+class BackendTrial(Frozen):
     """The result of building a tiny model with one backend on one device, and of checking it against float64."""
 
     backend: str
@@ -52,7 +52,7 @@ class Diagnosis(Frozen):
     schema_version: str = SCHEMA_VERSION
     created_at: str
     facts: Facts
-    trials: list[Trial]
+    trials: list[BackendTrial]
     findings: list[Finding]
     environments: list[OtherEnvironment] = Field(default_factory=list)
     broken: list[str] = Field(default_factory=list)  # what the user named and what does not work

@@ -14,7 +14,7 @@ from bakeoff.commands import environments
 from bakeoff.commands.checks import built_and_checked, run_for
 from bakeoff.commands.listing import installed
 from bakeoff.doctor import facts, traps
-from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.launcher import Launcher, Launchers, create_launcher
 from bakeoff.measuring.controller.run_context import RunContext
@@ -109,7 +109,7 @@ def broken_libraries(other_environments: Iterable[OtherEnvironment], named: Iter
     ]
 
 
-def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
+def explained(trial: BackendTrial, findings: Sequence[Finding]) -> BackendTrial:
     """Return the trial with the remedy of its cause. A backend that a trap keeps from working is broken, not absent."""
     causes = [finding for finding in findings if _keeps(finding, trial)]
     if trial.outcome is Outcome.PASS or not causes:
@@ -118,7 +118,7 @@ def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
     return trial.model_copy(update={"outcome": Outcome.FAIL, "remedy": remedy})
 
 
-def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
+def broken(trials: Sequence[BackendTrial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
     """Return a phrase for each thing that the user named and that does not work.
 
     A named backend must pass on every named device, or on one device and fail on none if no device was named. A named
@@ -137,7 +137,7 @@ def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_aske
     return phrases
 
 
-def _keeps(finding: Finding, trial: Trial) -> bool:
+def _keeps(finding: Finding, trial: BackendTrial) -> bool:
     if finding.weight is not Weight.PROBLEM:
         return False
     concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)
@@ -163,7 +163,7 @@ def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
         return Backend.trial
 
 
-def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> list[Trial]:
+def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> list[BackendTrial]:
     """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
@@ -180,7 +180,7 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
     return trials
 
 
-def _try(planned: PlannedCell, run: RunContext) -> Trial:
+def _try(planned: PlannedCell, run: RunContext) -> BackendTrial:
     begun = time.monotonic()
     try:
         supported = backends.create(planned.cell.backend).supports(planned.cell)
@@ -199,7 +199,7 @@ def _try(planned: PlannedCell, run: RunContext) -> Trial:
     return trial
 
 
-def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
+def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> BackendTrial:
     begun = time.monotonic()
     try:
         missing = ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
@@ -211,9 +211,9 @@ def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Laun
     return _trial(cell, Outcome.FAIL, error.status, facts["reason"], begun, facts["log_tail"])
 
 
-def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> Trial:
+def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> BackendTrial:
     command = f"bakeoff --model {cell.model} --backends {cell.label} --devices {cell.device}"
-    return Trial(
+    return BackendTrial(
         backend=cell.backend,
         mode=cell.mode,
         device=cell.device,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff.backends.traps import Facts, Finding, Weight
-from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
 from bakeoff.records.text import one_line
 from bakeoff.reports.terminal import print_whole
 
@@ -53,7 +53,7 @@ def _trials(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _told(trial: Trial, facts: Facts) -> Iterable[RenderableType]:
+def _told(trial: BackendTrial, facts: Facts) -> Iterable[RenderableType]:
     yield Text(", ".join(_versions(trial, facts)))
     if trial.reason:
         yield Text(one_line(trial.reason), STYLES[trial.outcome])
@@ -61,7 +61,7 @@ def _told(trial: Trial, facts: Facts) -> Iterable[RenderableType]:
         yield Text(f"do: {one_line(trial.remedy)}")
 
 
-def _versions(trial: Trial, facts: Facts) -> Iterable[str]:
+def _versions(trial: BackendTrial, facts: Facts) -> Iterable[str]:
     """Return texts such as `torch 2.13.0 (>=2.8.0a0)`. A missing library is named if the trial did not pass."""
     for library in (library for library in facts.libraries.values() if trial.backend in library.backends):
         needed = [library.needed] if library.needed else []

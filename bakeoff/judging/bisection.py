@@ -21,7 +21,7 @@ class Call(StrEnum):
     SKIPPED = "skipped"  # it does not install, or the model fails with it
 
 
-class Step(Frozen):
+class TriedVersion(Frozen):
     """One version beside the good and the bad one."""
 
     version: str
@@ -37,7 +37,7 @@ class Bisection(Frozen):
     package: str
     backend: str
     versions: tuple[str, ...]  # from the good one to the bad one
-    steps: tuple[Step, ...] = ()  # the first one compares the bad version with the good one
+    steps: tuple[TriedVersion, ...] = ()  # the first one compares the bad version with the good one
 
     @property
     def good(self) -> str:
@@ -66,29 +66,29 @@ class Bisection(Frozen):
         return self.versions[max(self._places(Call.FAST), default=0) + 1 : min(slow) + 1]
 
     @property
-    def first_slow(self) -> Step | None:
+    def first_slow(self) -> TriedVersion | None:
         suspects = self.suspects
         return self.step_of(suspects[0]) if len(suspects) == 1 else None
 
-    def step_of(self, version: str) -> Step | None:
+    def step_of(self, version: str) -> TriedVersion | None:
         return next((step for step in self.steps if step.version == version), None)
 
     def _places(self, call: Call) -> list[int]:
         return [self.versions.index(step.version) for step in self.steps if step.call is call]
 
 
-def judge_step(version: str, records: Sequence[Record], good: str, bad: str, candidate: str) -> Step:
+def judge_step(version: str, records: Sequence[Record], good: str, bad: str, candidate: str) -> TriedVersion:
     """Judge the contest of one step. `good`, `bad` and `candidate` are the environments of its cells."""
     by_environment = {record.cell.environment: record for record in records}
     for name in dict.fromkeys((candidate, good, bad)):
         record = by_environment[name]
         if record.status is not Status.OK:
             reason = f"{record.cell.label} ended as {record.status}: {record.reason}"
-            return Step(version=version, call=Call.SKIPPED, reason=reason)
+            return TriedVersion(version=version, call=Call.SKIPPED, reason=reason)
     ratio, label = fit_records(records).ratio, {name: record.cell.label for name, record in by_environment.items()}
     over_good = ratio(label[good], label[candidate])
     below_bad = ratio(label[candidate], label[bad]) if candidate != bad else None
-    return Step(version=version, call=call_of(over_good, below_bad), over_good=over_good, below_bad=below_bad)
+    return TriedVersion(version=version, call=call_of(over_good, below_bad), over_good=over_good, below_bad=below_bad)
 
 
 def call_of(over_good: Ratio, below_bad: Ratio | None) -> Call:

@@ -21,7 +21,7 @@ MODEL = "the model"
 
 
 @dataclass(frozen=True)
-class Step(Shared):
+class RequestStage(Shared):
     """One stage of a request: `before()`, the model, or `after()`."""
 
     share: float = 0.0  # of the whole request, with the best backend
@@ -32,11 +32,11 @@ class EndToEnd:
     """What whole requests take, the best backend first. Doubts about the model's own numbers stand elsewhere."""
 
     answer: Answer
-    steps: tuple[Step, ...] = ()  # of a request that the best backend answers, in their order
+    steps: tuple[RequestStage, ...] = ()  # of a request that the best backend answers, in their order
     failures: tuple[str, ...] = ()  # of stages that could not be timed: then nothing is ranked
 
     @property
-    def longest(self) -> Step:
+    def longest(self) -> RequestStage:
         return max(self.steps, key=lambda step: step.ms)
 
 
@@ -64,7 +64,7 @@ def judge_end_to_end(
     model = Shared(MODEL, fit.latency_ms[best], fit.latency_ci95_ms(best))
     parts = [part for part in (before, model, after) if part]
     whole_ms = sum(part.ms for part in parts)
-    return EndToEnd(answer, tuple(Step(**vars(part), share=part.ms / whole_ms) for part in parts))
+    return EndToEnd(answer, tuple(RequestStage(**vars(part), share=part.ms / whole_ms) for part in parts))
 
 
 def _pooled(name: str, calls: Sequence[AroundCall]) -> Shared | None:

@@ -22,6 +22,7 @@ from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     Accuracy,
     AroundCall,
+    CallStage,
     Ceilings,
     Cell,
     Conditions,
@@ -33,7 +34,6 @@ from bakeoff.records.schema import (
     Memory,
     Phase,
     Placement,
-    Stage,
     Status,
     Throughput,
     WarmUp,
@@ -331,7 +331,7 @@ class FurtherMeasured(Message):
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
     energy: Energy | None = None
-    stages: list[Stage] = Field(default_factory=list)
+    stages: list[CallStage] = Field(default_factory=list)
     around: list[AroundCall] = Field(default_factory=list)
 
 

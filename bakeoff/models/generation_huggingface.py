@@ -109,7 +109,7 @@ class Attending(nn.Module):
         return {"full_attention": mask(behind >= 0), SLIDING: mask((behind >= 0) & (behind < window))}
 
 
-class Prefill(Attending):
+class HuggingFacePrefill(Attending):
     """Maps tokens to the last position's logits, and keys and values of each layer, with room for `context` rows."""
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
@@ -124,7 +124,7 @@ class Prefill(Attending):
         return logits, *(cache for layer in layers for cache in layer.rows)
 
 
-class Step(Attending):
+class HuggingFaceDecode(Attending):
     """Maps a token, its position and the caches to the logits, and the caches with one row more.
 
     With `in_place`, it writes the row into the caches that it is given, and returns the logits alone.

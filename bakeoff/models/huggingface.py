@@ -150,7 +150,9 @@ class HuggingFace(Family):
         if hasattr(module.config, "state_size"):
             prefill, step = graphs.RecurrentPrefill(module), graphs.RecurrentStep(module)
             return Decoder(prefill.eval(), step.eval(), tokens, is_recurrent=True)
-        return Decoder(graphs.Prefill(module, context).eval(), graphs.Step(module, context).eval(), tokens)
+        return Decoder(
+            graphs.HuggingFacePrefill(module, context).eval(), graphs.HuggingFaceDecode(module, context).eval(), tokens
+        )
 
     def _module(self, model_class: Any, dtype: torch.dtype | None = None) -> Any:
         import torch

@@ -99,7 +99,7 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return functional.cross_entropy(precise.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 
-class Prefill(nn.Module):
+class LanguagePrefill(nn.Module):
     """Maps tokens (batch, prompt) to the last position's logits, and keys and values of each layer, with room for
     `context` rows."""
 
@@ -120,7 +120,7 @@ class Prefill(nn.Module):
         return lm.output(lm.norm(x[:, -1])), *caches
 
 
-class Step(nn.Module):
+class LanguageDecode(nn.Module):
     """Maps a token (batch, 1), its position (1) and the caches to the logits, and the caches with one row more.
 
     With `in_place`, it writes the row into the caches that it is given, and returns the logits alone.

@@ -92,11 +92,11 @@ class TransformerLM(Drawn):
     def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
         import torch
 
-        from bakeoff.models.language_layers import Prefill, Step
+        from bakeoff.models.language_layers import LanguageDecode, LanguagePrefill
 
         context = context_of(dimensions)
         module = _drawn({**dimensions, "attention": "sdpa"}, torch.Generator(device).manual_seed(seed), dtype, context)
-        return Decoder(Prefill(module, context).eval(), Step(module).eval(), torch.arange(VOCABULARY))
+        return Decoder(LanguagePrefill(module, context).eval(), LanguageDecode(module).eval(), torch.arange(VOCABULARY))
 
 
 def _drawn(dimensions: Sizes, generator: torch.Generator, dtype: torch.dtype, context: int) -> DecoderLM:

@@ -41,7 +41,7 @@ RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
 
-class Step(StrEnum):
+class PlanStep(StrEnum):
     """What a cell, or its contest, goes through."""
 
     GROUNDWORK = "groundwork"  # the reference
@@ -71,23 +71,23 @@ class TimePlan:
         self._settings_s = load.once_s if load else 0.0
         self._sampling = sampling
         self._call_s: dict[str, float] = {}
-        self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
+        self._ahead: dict[str, Counter[tuple[PlanStep, str]]] = {}
         self._may_follow: dict[str, tuple[Sequence[str], int]] = {}  # cells and processes beyond the steps ahead
-        self._seen: dict[tuple[Step, str], list[float]] = {}
+        self._seen: dict[tuple[PlanStep, str], list[float]] = {}
 
     def expect(self, contest_id: str, labels: Sequence[str], processes: int, evaluates: bool = False) -> None:
         """Expect a contest of these cells, each of which is built and then measured in so many processes.
 
         With `evaluates`, the user's own metric is computed for the reference and for each build.
         """
-        steps = Counter({(Step.GROUNDWORK, ""): 1} if labels else {})
+        steps = Counter({(PlanStep.GROUNDWORK, ""): 1} if labels else {})
         if labels and evaluates:
-            steps |= Counter((Step.EVALUATE, label) for label in ("", *labels))
+            steps |= Counter((PlanStep.EVALUATE, label) for label in ("", *labels))
         further = round(self._share_that_stays * (processes - 1))
         for label in labels:
-            steps[Step.BUILD, label] = steps[Step.FINISH, label] = steps[Step.SETTINGS, label] = 1
-            steps[Step.START, label] = further
-            steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
+            steps[PlanStep.BUILD, label] = steps[PlanStep.FINISH, label] = steps[PlanStep.SETTINGS, label] = 1
+            steps[PlanStep.START, label] = further
+            steps[PlanStep.ROUNDS, label] = steps[PlanStep.LOAD, label] = 1 + further
         self._ahead[contest_id] = steps
         may_go_on = self._sampling.most_processes > processes
         self._may_follow[contest_id] = labels[:2], USUAL_FURTHER_PROCESSES if may_go_on else 0
@@ -95,17 +95,17 @@ class TimePlan:
     def expect_built(self, contest_id: str, label: str) -> None:
         """Expect that the first process of a cell starts from what an earlier run has built."""
         ahead = self._ahead[contest_id]
-        ahead[Step.START, label] += ahead[Step.BUILD, label]
-        ahead[Step.BUILD, label] = 0
+        ahead[PlanStep.START, label] += ahead[PlanStep.BUILD, label]
+        ahead[PlanStep.BUILD, label] = 0
 
     def expect_further(self, contest_id: str, labels: Sequence[str], processes: int, at_most: int = 0) -> None:
         """Expect so many further processes of these cells, and nothing else of their contest. `at_most` may come."""
         self._may_follow[contest_id] = labels, max(0, at_most - processes)
         self._ahead[contest_id] = Counter(
-            {(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS, Step.LOAD)}
+            {(step, label): processes for label in labels for step in (PlanStep.START, PlanStep.ROUNDS, PlanStep.LOAD)}
         )
 
-    def done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
+    def done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
         """Learn what a step has taken. It does not lie ahead any more."""
         self._seen.setdefault((step, label), []).append(seconds)
         ahead = self._ahead[contest_id]
@@ -114,11 +114,11 @@ class TimePlan:
     def evaluates_nothing(self, contest_id: str) -> None:
         """Expect no evaluation of builds, because that of the reference has failed."""
         for step, label in list(self._ahead[contest_id]):
-            if step is Step.EVALUATE:
+            if step is PlanStep.EVALUATE:
                 del self._ahead[contest_id][step, label]
 
     def dropped(self, contest_id: str, label: str) -> None:
-        for step in Step:
+        for step in PlanStep:
             del self._ahead[contest_id][step, label]
 
     def begin(self, contest_id: str, now_s: float) -> None:
@@ -145,7 +145,7 @@ class TimePlan:
 
     def left_at_most_s(self) -> float:
         """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
-        steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[Step, str]]())
+        steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[PlanStep, str]]())
         ahead_s = sum(
             number * self._estimate(*key) * (FACTOR_IF_SEEN if key in self._seen else FACTOR_IF_NOT)
             for key, number in steps.items()
@@ -153,10 +153,10 @@ class TimePlan:
         return ahead_s + FACTOR_IF_NOT * sum(
             processes * self.seconds_of(step, labels)
             for labels, processes in self._may_follow.values()
-            for step in (Step.START, Step.ROUNDS)
+            for step in (PlanStep.START, PlanStep.ROUNDS)
         )
 
-    def seconds_of(self, step: Step, labels: Sequence[str]) -> float:
+    def seconds_of(self, step: PlanStep, labels: Sequence[str]) -> float:
         return sum(self._estimate(step, label) for label in labels)
 
     def lack(self, labels: Sequence[str], now_s: float) -> str:
@@ -167,15 +167,15 @@ class TimePlan:
         """
         if len(self._ahead) > 1:
             return ""
-        quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(Step.BUILD, [label])))[:2]
-        steps_s = sum(self.seconds_of(step, quickest) for step in (Step.BUILD, Step.ROUNDS, Step.FINISH))
-        if self._ahead[self._contest_id][Step.GROUNDWORK, ""]:
-            steps_s += self.seconds_of(Step.GROUNDWORK, [""])
+        quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
+        steps_s = sum(self.seconds_of(step, quickest) for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH))
+        if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
+            steps_s += self.seconds_of(PlanStep.GROUNDWORK, [""])
         return f"about {math.ceil(now_s + steps_s - self.contest_ends_s)} s more would do for {' and '.join(quickest)}"
 
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
         """Return True when one more process of each of these cells would end within the contest's share."""
-        steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS, Step.LOAD)
+        steps = (PlanStep.START if are_built else PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.LOAD)
         steps_s = sum(self.seconds_of(step, labels) for step in steps)
         return now_s + steps_s <= self.contest_ends_s
 
@@ -187,7 +187,7 @@ class TimePlan:
         """Return when rounds must end so that the metrics of these cells can still be computed, if they are not yet."""
         ahead = self._ahead[self._contest_id]
         return self.contest_ends_s - sum(
-            self._estimate(Step.EVALUATE, label) for label in labels if ahead[Step.EVALUATE, label]
+            self._estimate(PlanStep.EVALUATE, label) for label in labels if ahead[PlanStep.EVALUATE, label]
         )
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
@@ -195,7 +195,7 @@ class TimePlan:
         if not self.has_budget:
             return math.inf
         share = min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        return self.rounds_end_s([*alive, label]) - share * self.seconds_of(Step.ROUNDS, [*alive, label])
+        return self.rounds_end_s([*alive, label]) - share * self.seconds_of(PlanStep.ROUNDS, [*alive, label])
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.
@@ -203,13 +203,13 @@ class TimePlan:
         The first two of a contest are tried in any case, because one alone ranks nothing. So is one that is expected to
         take no time.
         """
-        takes_time = len(alive) > 1 and self._ahead[self._contest_id][Step.BUILD, label]
-        return now_s + (self._estimate(Step.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
+        takes_time = len(alive) > 1 and self._ahead[self._contest_id][PlanStep.BUILD, label]
+        return now_s + (self._estimate(PlanStep.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
     def _left_of(self, contest_id: str) -> float:
         return sum(number * self._estimate(*step) for step, number in self._ahead[contest_id].items())
 
-    def _estimate(self, step: Step, label: str) -> float:
+    def _estimate(self, step: PlanStep, label: str) -> float:
         seen = self._seen.get((step, label))
         if seen:
             return fmean(seen)
@@ -217,31 +217,31 @@ class TimePlan:
         if not usual_s:
             return 0.0
         others = [(fmean(seen_s), self._usual(step, other)) for (of, other), seen_s in self._seen.items() if of is step]
-        if step is Step.EVALUATE and others:
+        if step is PlanStep.EVALUATE and others:
             return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
         # the usual time itself counts as seen once, because short steps tell little about a long one
         taken_s = usual_s + sum(other_s for other_s, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
-    def _usual(self, step: Step, label: str) -> float:
+    def _usual(self, step: PlanStep, label: str) -> float:
         match step:
-            case Step.GROUNDWORK:
+            case PlanStep.GROUNDWORK:
                 return USUAL_GROUNDWORK_S
-            case Step.BUILD:
+            case PlanStep.BUILD:
                 return usual_build_s(label)
-            case Step.START:
+            case PlanStep.START:
                 return USUAL_START_S
-            case Step.ROUNDS:
+            case PlanStep.ROUNDS:
                 call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
                 burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
                 return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
-            case Step.SETTINGS:
+            case PlanStep.SETTINGS:
                 return self._settings_s
-            case Step.LOAD:
+            case PlanStep.LOAD:
                 return self._load_s
-            case Step.FINISH:
+            case PlanStep.FINISH:
                 return USUAL_FINISH_S
-            case Step.EVALUATE:
+            case PlanStep.EVALUATE:
                 return USUAL_EVALUATE_S
 
 

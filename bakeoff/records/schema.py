@@ -367,7 +367,7 @@ class KernelTimes(Frozen):
     calls: int
 
 
-class Stage(Frozen):
+class CallStage(Frozen):
     """One part of a call, timed apart, with a synchronisation before and after it.
 
     The parts together take longer than the call, which synchronises once.
@@ -614,7 +614,7 @@ class Record(Frozen):
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
     kernel_times: KernelTimes | None = None
-    stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
+    stages: list[CallStage] = Field(default_factory=list)  # a training task's, where a call is not one whole
     around: list[AroundCall] = Field(default_factory=list)  # in each process that holds the model itself
     energy: Energy | None = None
     load: Load | None = None  # what it carried under load, where that was asked for

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bakeoff.judging.bisection import Bisection, Call, Step
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.records.text import listed
 from bakeoff.reports import sentences
@@ -26,7 +26,7 @@ def steps_table(bisection: Bisection) -> Table[Any]:
     return text_table(headings, rows, "llrrl")
 
 
-def step_line(bisection: Bisection, step: Step) -> str:
+def step_line(bisection: Bisection, step: TriedVersion) -> str:
     """Return `onnxruntime 1.30.0: slow, 1.31x [1.28, 1.34] the time of 1.28.0`."""
     outcome = step.reason if step.over_good is None else f"{_times(step)} the time of {bisection.good}"
     return f"{bisection.package} {step.version}: {step.call}, {outcome}"
@@ -54,7 +54,7 @@ def conclusion(bisection: Bisection) -> str:
     )
 
 
-def _no_difference(bisection: Bisection, first: Step) -> str:
+def _no_difference(bisection: Bisection, first: TriedVersion) -> str:
     if first.over_good is None:
         return f"{bisection.bad} was not measured."
     ratio = f"{bisection.backend} takes {_times(first)} the time with {bisection.bad}"
@@ -81,10 +81,10 @@ def _what_settles(bisection: Bisection) -> str:
     return " ".join(said)
 
 
-def _settling(step: Step) -> str:
+def _settling(step: TriedVersion) -> str:
     processes = step.over_good.processes if step.over_good else 1
     return f"a quiet machine, or more processes than {processes} (--processes), would settle it"
 
 
-def _times(step: Step) -> str:
+def _times(step: TriedVersion) -> str:
     return sentences.ratio(step.over_good) if step.over_good else NONE

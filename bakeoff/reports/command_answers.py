@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bakeoff.judging.bisection import Bisection, Step
+from bakeoff.judging.bisection import Bisection, TriedVersion
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import Comparison
 from bakeoff.judging.history import History
@@ -156,7 +156,7 @@ class BisectionAnswer(Frozen):
     backend: str
     first_slow: str | None
     suspects: list[str]  # versions of which one is the first slow one, as far as is known
-    steps: list[Step]
+    steps: list[TriedVersion]
     path: str  # the folder of the steps, for bakeoff resume
 
 

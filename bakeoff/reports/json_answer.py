@@ -1,4 +1,4 @@
-"""The answer of a run as JSON, for programs: `bakeoff --json` prints it. Its shape is that of `Answer`."""
+"""The answer of a run as JSON, for programs: `bakeoff --json` prints it. Its shape is that of `RunAnswer`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bakeoff.judging.answer import Answer as Answered
-from bakeoff.judging.answer import Question
+from bakeoff.judging.answer import Answer, Question
 from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, Generation, PrecisionJudgement
 from bakeoff.judging.end_to_end import EndToEnd
@@ -200,7 +199,7 @@ class MixAnswer(AnswerToQuestion):
     rows: list[MixRowAnswer]  # the best mean first
 
 
-class Answer(Frozen):
+class RunAnswer(Frozen):
     """What `--json` prints."""
 
     run_id: str
@@ -217,13 +216,13 @@ class Answer(Frozen):
     """The run's `folder`, and the files in it by their names."""
     exit_reason: str = ""
     """Why the exit status is 1 or 3. Empty for any other one."""
-    parts: dict[str, Answer] = Field(default_factory=dict)
+    parts: dict[str, RunAnswer] = Field(default_factory=dict)
     """The answers for the parts of a pipeline, by their paths, where `contests` has that of the whole pipeline."""
 
 
-def answer_of(judgement: Judgement, folder: Path) -> Answer:
+def answer_of(judgement: Judgement, folder: Path) -> RunAnswer:
     """Return the answer of a run whose report lies in `folder`."""
-    return Answer(
+    return RunAnswer(
         run_id=judgement.report.run_id,
         complete=judgement.report.complete,
         contests=[_answer(contest) for contest in judgement.contests],
@@ -262,7 +261,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     )
 
 
-def _best_answer(contest: ContestJudgement, asked: Answered) -> BestAnswer:
+def _best_answer(contest: ContestJudgement, asked: Answer) -> BestAnswer:
     latency = next((cell.latency for cell in contest.cells if cell.label in asked.candidates[:1]), None)
     return BestAnswer.to(
         asked,

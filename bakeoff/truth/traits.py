@@ -73,7 +73,7 @@ class Understood:
     answer: Outputs  # of the first call, whole
 
 
-class Stage:
+class ReplayableModule:
     """A module whose calls can begin again from the state that it has when this is made."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -109,7 +109,7 @@ def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     module is no fault of the model's: then it is called once, and `unexamined` says why.
     """
     try:
-        return _understood(Stage(module), sets)
+        return _understood(ReplayableModule(module), sets)
     except Exception as error:
         answer = owned(call(module, copied(sets[0])))  # raises what the model itself raises
         traceback.print_exc()
@@ -117,7 +117,7 @@ def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
         return Understood(ModelTraits(unexamined=text), answer)
 
 
-def _understood(stage: Stage, sets: Sequence[Inputs]) -> Understood:
+def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     module, state = stage.module, stage.state
     seed_everything(FIRST_SEED)
     given = copied(sets[0])
@@ -151,7 +151,7 @@ def _understood(stage: Stage, sets: Sequence[Inputs]) -> Understood:
     return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
 
 
-def _time_that_decides(stage: Stage, inputs: Inputs) -> float | None:
+def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
     """Return the time that it is if the model answers otherwise later, or while time goes on, and None if not."""
     if is_clock_stopped():
         return time_seen()
@@ -171,7 +171,9 @@ def _time_that_decides(stage: Stage, inputs: Inputs) -> float | None:
     return None if are_alike(answers[0], answers[1]) else now_s
 
 
-def _told_apart(stage: Stage, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]) -> dict[str, Any]:
+def _told_apart(
+    stage: ReplayableModule, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]
+) -> dict[str, Any]:
     """Tell randomness from state, by calls that restore the one and set the other."""
     repeats = are_alike(first, stage.answer(sets[0]))
     has_generator = any(name.startswith(GENERATOR) for name in changed)
@@ -198,7 +200,7 @@ def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]
     return tuple(label for label in names if label in varying) or tuple(names)
 
 
-def _answer_depends(stage: Stage, sets: Sequence[Inputs], first: Outputs) -> bool:
+def _answer_depends(stage: ReplayableModule, sets: Sequence[Inputs], first: Outputs) -> bool:
     """Return True if calls before it change the answer to the first inputs: the last one, or the last few."""
     scripts = ((sets[-1],), (sets[0],), (sets[-1],) * MAX_CALLS_BEFORE)
     return any(not are_alike(first, stage.answer(sets[0], after=script)) for script in scripts)

@@ -16,7 +16,7 @@ from bakeoff.reports.charts.chart import BAR_Y, NAME_CHARACTERS, Chart, Dots, Li
 from bakeoff.reports.number_format import NONE, error, milliseconds, percent, ratio
 from bakeoff.reports.tables import Table, text_table
 from bakeoff.why.explanation_text import THE_MODEL
-from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, Trial, Variant, largest_local
+from bakeoff.why.records import EVEN_SHARE, Blame, Found, GrowthPoint, KeptSet, PartTrial, Variant, largest_local
 
 MIN_POINTS = 4
 """Whether one module has most of the error is said of so many modules or more."""
@@ -83,7 +83,7 @@ def conclusion(blame: Blame) -> str:
     return said
 
 
-def spot(place: Trial) -> str:
+def spot(place: PartTrial) -> str:
     """Return `layers.3: aten.to.dtype, operator (mine.py, line 9, in forward)`."""
     return f"{place.name or THE_MODEL.strip('()')}, {place.kind}{f' ({place.line})' if place.line else ''}"
 
@@ -108,7 +108,7 @@ def further_sentences(blame: Blame) -> str:
     return " ".join(said)
 
 
-def figures(trial: Trial) -> str:
+def figures(trial: PartTrial) -> str:
     """Return `its own error is 1.7e-03, and up to 1.2e-06 is allowed`."""
     if not math.isfinite(trial.error or 0.0):
         return "it returns values that are not finite where the reference's are"
@@ -156,7 +156,7 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
     return f"{made} does not fail in this way, but: {one_line(script.ending).rstrip('.')}.{it_is}"
 
 
-def worst_trials(blame: Blame) -> list[Trial]:
+def worst_trials(blame: Blame) -> list[PartTrial]:
     """Return the whole model and the worst parts, `MAX_ROWS` in all, in the order in which they were tried."""
     whole, *parts = blame.trials
     worst = sorted(parts, key=lambda trial: (-trial.excess, not trial.fails))[: MAX_ROWS - 1]
@@ -164,7 +164,7 @@ def worst_trials(blame: Blame) -> list[Trial]:
     return [trial for trial in blame.trials if id(trial) in kept]
 
 
-def trials_table(blame: Blame, trials: Sequence[Trial]) -> Table[Any]:
+def trials_table(blame: Blame, trials: Sequence[PartTrial]) -> Table[Any]:
     if blame.looks_for_failure:
         outcomes = [[part(trial), trial.kind, outcome(trial)] for trial in trials]
         return text_table(["part, built apart", "kind", "outcome"], outcomes, "lll")
@@ -183,12 +183,12 @@ def trials_table(blame: Blame, trials: Sequence[Trial]) -> Table[Any]:
     return text_table(headings, rows, "llrrrr")
 
 
-def part(trial: Trial) -> str:
+def part(trial: PartTrial) -> str:
     """Return the name of a part, with the line that calls it: a module may call an operator several times."""
     return f"{trial.name or THE_MODEL}{f' ({trial.line})' if trial.line else ''}"
 
 
-def outcome(trial: Trial) -> str:
+def outcome(trial: PartTrial) -> str:
     return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 

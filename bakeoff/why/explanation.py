@@ -82,7 +82,7 @@ class Differing(Frozen):
     values: tuple[str, str]
 
 
-class Row(Frozen):
+class ModuleRow(Frozen):
     """One row: modules, or what no module owns, with its time in a call of each of the two cells."""
 
     modules: Modules = ()  # several where kernels work for all of them; empty where no module owns it
@@ -105,7 +105,7 @@ class Explanation(Frozen):
     label: str
     against: str | None
     depth: int | None  # None: modules are opened where most of the time goes
-    rows: list[Row]
+    rows: list[ModuleRow]
     call_ms: float
     residual_ms: float  # of a call, that no row has; negative where rows have more
     profiling_cost: float  # a profiled call over one without the profiler
@@ -157,7 +157,7 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         (ms, is_rough, bound), (against_ms, against_is_rough, against_bound) = (*times, NO_TIME)[:2]
         has_ratio = may_compare and not (is_rough or against_is_rough)
         rows.append(
-            Row(
+            ModuleRow(
                 modules=modules,
                 kind=kind,
                 classes=tuple(profile.classes.get(path, "") for path in modules),

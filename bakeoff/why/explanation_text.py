@@ -14,8 +14,8 @@ from bakeoff.why.explanation import (
     UNSEEN,
     Bound,
     Explanation,
+    ModuleRow,
     ProfiledCell,
-    Row,
     Unlike,
     kernel_name,
     longest_joined,
@@ -82,7 +82,7 @@ def headline(explanation: Explanation) -> str:
 
 
 def times_table(explanation: Explanation) -> Table[Any]:
-    columns: list[tuple[str, str, Callable[[Row], str]]] = [
+    columns: list[tuple[str, str, Callable[[ModuleRow], str]]] = [
         ("module", "l", name_of),
         (f"{explanation.label} (ms)", "r", lambda row: ROUGH * row.is_rough + signed(row.ms, milliseconds)),
         ("%", "r", lambda row: ROUGH * row.is_rough + signed(row.share, percent)),
@@ -96,7 +96,9 @@ def times_table(explanation: Explanation) -> Table[Any]:
         columns.append(("bound by", "l", lambda row: bound_text(row.bound)))
     columns.append(("mostly", "l", lambda row: ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)))
     residual_ms = explanation.residual_ms
-    rest = Row(ms=residual_ms, share=residual_ms / explanation.call_ms, against_ms=explanation.against_residual_ms)
+    rest = ModuleRow(
+        ms=residual_ms, share=residual_ms / explanation.call_ms, against_ms=explanation.against_residual_ms
+    )
     headings, sides, writers = zip(*columns, strict=True)
     return text_table(
         headings, [[write(row) for write in writers] for row in (*explanation.rows, rest)], "".join(sides)
@@ -110,7 +112,7 @@ def bound_text(bound: Bound | None) -> str:
     return bound.by if bound.share is None else f"{bound.by}, {percent(bound.share)} %"
 
 
-def name_of(row: Row) -> str:
+def name_of(row: ModuleRow) -> str:
     """Return the modules of a row, joined by plus signs where kernels work for several, or what no module owns."""
     if row.modules:
         return " + ".join(path or THE_MODEL for path in row.modules)

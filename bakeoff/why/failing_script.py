@@ -18,7 +18,7 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
-from bakeoff.why.records import Blame, Script, Trial
+from bakeoff.why.records import Blame, PartTrial, Script
 
 SCRIPT_LIMIT_S = 300.0
 
@@ -76,7 +76,7 @@ def write_script(script: str, path: Path) -> None:
     write_atomically(path, script)
 
 
-def run_alone(text: str, place: Trial, python: str) -> Script:
+def run_alone(text: str, place: PartTrial, python: str) -> Script:
     """Run a script in a fresh process that cannot import Bakeoff, and look how it ends."""
     without = "import runpy, sys; sys.modules['bakeoff'] = None; runpy.run_path(sys.argv[1])"
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def failure_at_the_end_of(printed: str) -> Failure:
     return failure_of(match[1], match[2] or "") if match else failure_of("", message)
 
 
-def are_alike(failure: Failure, place: Trial) -> bool:
+def are_alike(failure: Failure, place: PartTrial) -> bool:
     """Return True if a script ended as the part did: by the same operator, or with the same words but for numbers."""
     if failure.operator and failure.operator in place.failure:
         return True

@@ -57,7 +57,7 @@ class Found(StrEnum):
     SPREAD = "spread"  # the whole is beyond its limit, and no part is
 
 
-class Trial(Frozen):
+class PartTrial(Frozen):
     """One part that was built apart from the rest, on inputs of the reference."""
 
     name: str  # path of a module, or with an operator: `layers.0: aten.addmm.default`; "" is the whole model
@@ -112,12 +112,14 @@ class Blame(Frozen):
     precision: str
     looks_for_failure: bool
     found: Found
-    place: Trial | None = None
+    place: PartTrial | None = None
     line: str = ""  # that of the place
-    others: list[Trial] = Field(default_factory=list)  # further smallest parts that are beyond their limits, or fail
+    others: list[PartTrial] = Field(
+        default_factory=list
+    )  # further smallest parts that are beyond their limits, or fail
     same_failures: int = 0  # parts that fail with the words of one that is named, and were not looked into
     is_complete: bool = True  # False: the search ended before all parts were tried
-    trials: list[Trial] = Field(default_factory=list)  # in the order in which they were made
+    trials: list[PartTrial] = Field(default_factory=list)  # in the order in which they were made
     growth: list[GrowthPoint] = Field(default_factory=list)  # in the order of the forward pass
     figure: str = ""  # file with the growth as a figure
     builds: int = 0  # that the backend made

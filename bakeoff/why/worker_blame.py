@@ -26,7 +26,7 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.truth import rounding_limits
 from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
-from bakeoff.why.records import Blame, Found, GrowthPoint, Trial, excess, is_below
+from bakeoff.why.records import Blame, Found, GrowthPoint, PartTrial, excess, is_below
 from bakeoff.why.worker_parts import Beside, Form, ModelPart, Watched, floats, source_of
 from bakeoff.why.worker_profile import announcing
 
@@ -135,8 +135,8 @@ class Search:
         self._builder, self._worker = builder, builder.worker
         self._whole, self._looks_for_failure = whole, looks_for_failure
         self._dtype = precision.dtype_of(self._worker.cell.precision)
-        self._trials: list[Trial] = []
-        self._places: list[tuple[ModelPart, Trial]] = []
+        self._trials: list[PartTrial] = []
+        self._places: list[tuple[ModelPart, PartTrial]] = []
         self._same_failures = 0
         self._most_builds = math.inf
         self._is_cut = False
@@ -174,7 +174,7 @@ class Search:
             source=source_of(part, self._dtype) if found is Found.PLACE and self._looks_for_failure else "",
         )
 
-    def _search(self, part: ModelPart, trial: Trial) -> None:
+    def _search(self, part: ModelPart, trial: PartTrial) -> None:
         """Note the smallest bad parts inside of a bad one, or the part itself if nothing smaller in it is bad.
 
         Modules come before the operators of the part's own code. A second call of a module that was named, and a part
@@ -207,10 +207,10 @@ class Search:
     def _has_enough_builds(self) -> bool:
         return self._builder.builds >= self._most_builds
 
-    def _is_bad(self, trial: Trial) -> bool:
+    def _is_bad(self, trial: PartTrial) -> bool:
         return trial.fails if self._looks_for_failure else trial.excess > 1.0
 
-    def _is_spread(self, part: ModelPart, worst: Trial) -> bool:
+    def _is_spread(self, part: ModelPart, worst: PartTrial) -> bool:
         """Return True if the errors inside of a module explain most of its own, though none is beyond its limit."""
         if self._looks_for_failure or worst.error is None:
             return False
@@ -225,12 +225,12 @@ class Search:
         except Exception:  # what cannot be exported has no list of operators, and the module is named
             return []
 
-    def _bad_of(self, parts: Sequence[ModelPart]) -> Iterable[tuple[ModelPart, Trial]]:
+    def _bad_of(self, parts: Sequence[ModelPart]) -> Iterable[tuple[ModelPart, PartTrial]]:
         """Try parts, and return the bad ones, the worst first, or those that fail one by one."""
         bad = (pair for pair in self._try(parts) if self._is_bad(pair[1]))
         return bad if self._looks_for_failure else sorted(bad, key=lambda pair: -pair[1].excess)
 
-    def _try(self, parts: Sequence[ModelPart]) -> Iterator[tuple[ModelPart, Trial]]:
+    def _try(self, parts: Sequence[ModelPart]) -> Iterator[tuple[ModelPart, PartTrial]]:
         """Build parts beside each other, and yield the error or the failure of each as soon as it is known."""
         judged = []
         for part in parts:
@@ -241,7 +241,7 @@ class Search:
         for judged_part, answer in self._built_beside(judged):
             yield self._noted(judged_part.part, self._trial(judged_part, answer))
 
-    def _noted(self, part: ModelPart, trial: Trial) -> tuple[ModelPart, Trial]:
+    def _noted(self, part: ModelPart, trial: PartTrial) -> tuple[ModelPart, PartTrial]:
         self._trials.append(trial)
         return part, trial
 
@@ -283,7 +283,7 @@ class Search:
         for half in (judged[:middle], judged[middle:]):
             yield from self._built_beside(half)
 
-    def _trial(self, judged: Judged, answer: Answer) -> Trial:
+    def _trial(self, judged: Judged, answer: Answer) -> PartTrial:
         trial = trial_of(judged.part)
         if isinstance(answer, Exception):
             return trial.model_copy(update={"failure": explain(answer)[1].sentence})
@@ -336,8 +336,8 @@ def is_same_code(part: ModelPart, other: ModelPart) -> bool:
     return (part.path, part.operator, part.line) == (other.path, other.operator, other.line)
 
 
-def trial_of(part: ModelPart) -> Trial:
-    return Trial(name=part.name, kind=part.kind, line=part.line)
+def trial_of(part: ModelPart) -> PartTrial:
+    return PartTrial(name=part.name, kind=part.kind, line=part.line)
 
 
 def errors_of(

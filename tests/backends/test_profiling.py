@@ -25,11 +25,11 @@ from bakeoff.backends.onnx_profiling import QUANTISING, Node, kernels_in
 from bakeoff.backends.openvino_profiling import Converted, RuntimeNode
 from bakeoff.backends.profiling import (
     WARMING_CALLS,
+    GraphNode,
     Kernel,
     Kind,
     Owner,
     ProfiledKernel,
-    Step,
     TracedSpan,
     aligned,
     module_path,
@@ -438,7 +438,7 @@ def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path
     assert modules_of(quantised.path) == [("0",), ("1",), ("2",)]
     converted = openvino_profiling.converted_from_onnx(quantised.path)
     assert converted.graph["node_linear_1"].modules == ("1",)
-    assert converted.graph["linear_QuantizeLinear"] == Step((), ANY, moves=True)
+    assert converted.graph["linear_QuantizeLinear"] == GraphNode((), ANY, moves=True)
 
 
 def test_what_a_quantiser_inserts_is_a_cast_and_no_module_of_its_neighbours() -> None:
@@ -520,10 +520,10 @@ def test_nodes_of_openvino_have_the_modules_that_they_were_fused_from() -> None:
         RuntimeNode("Power_7", "Subgraph", ("Power_7",), ("sin/x/Sin",)),
     ]
     graph = {
-        "linear": Step(("up",)),
-        "gelu": Step(("act",), ("linear",)),
-        "mul": Step(("scale",), ("gelu",)),
-        "sin": Step(("wave",), ("mul",)),
+        "linear": GraphNode(("up",)),
+        "gelu": GraphNode(("act",), ("linear",)),
+        "mul": GraphNode(("scale",), ("gelu",)),
+        "sin": GraphNode(("wave",), ("mul",)),
     }
     converted = Converted(graph)
     assert list(openvino_profiling.owners_of(nodes, converted).values()) == [
@@ -542,7 +542,7 @@ def test_a_product_with_rounded_weights_is_not_the_node_that_openvino_says_it_wa
         for name, fused in zip(names, ((), (names[0], "gelu/x/Gelu"), (names[1],)), strict=True)
     ]
     modules = {"linear": "0", "linear_1": "1", "gelu": "act", "linear_2": "2"}
-    converted = Converted({name: Step((path,)) for name, path in modules.items()})
+    converted = Converted({name: GraphNode((path,)) for name, path in modules.items()})
     owners = openvino_profiling.owners_of(nodes, converted)
     assert [owner.modules for owner in owners.values()] == [("0",), ("1", "act"), ("2",)]
 
@@ -553,10 +553,10 @@ def test_a_node_of_openvino_has_the_modules_of_what_it_took_in_without_a_word() 
         RuntimeNode("mul/x/Multiply", "FullyConnected", ("mul/x/Multiply",), ("relu/x/Relu",)),
     ]
     graph = {
-        "relu": Step(("act",)),
-        "linear": Step(("down",), ("relu",)),
-        "view": Step(("other",), ("linear",), moves=True),
-        "mul": Step(("",), ("view",)),
+        "relu": GraphNode(("act",)),
+        "linear": GraphNode(("down",), ("relu",)),
+        "view": GraphNode(("other",), ("linear",), moves=True),
+        "mul": GraphNode(("",), ("view",)),
     }
     owners = openvino_profiling.owners_of(nodes, Converted(graph))
     assert owners[nodes[1]].modules == ("down", "")

@@ -7,7 +7,7 @@ import pytest
 
 from bakeoff.commands import bisection, environments
 from bakeoff.commands.bisection import BisectionState
-from bakeoff.judging.bisection import Bisection, Call, Step
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.reports.bisection import conclusion
@@ -58,11 +58,11 @@ def begin(folder: Path, request: Request = ONE_CELL, good: str = "1.0", bad: str
     return bisection.begin(request, "toy", good, bad, versions, folder)
 
 
-def slow_from(minor: int, taken: list[str]) -> Callable[[BisectionState, str, Path], Step]:
-    def take(kept: BisectionState, version: str, folder: Path) -> Step:
+def slow_from(minor: int, taken: list[str]) -> Callable[[BisectionState, str, Path], TriedVersion]:
+    def take(kept: BisectionState, version: str, folder: Path) -> TriedVersion:
         taken.append(version)
         is_slow = int(version.partition(".")[2]) >= minor
-        return Step(version=version, call=Call.SLOW if is_slow else Call.FAST)
+        return TriedVersion(version=version, call=Call.SLOW if is_slow else Call.FAST)
 
     return take
 
@@ -73,7 +73,7 @@ def test_a_killed_bisection_goes_on_with_the_step_that_was_not_finished(tmp_path
     taken: list[str] = []
     take = slow_from(7, taken)
 
-    def killed_in_the_third(kept: BisectionState, version: str, folder: Path) -> Step:
+    def killed_in_the_third(kept: BisectionState, version: str, folder: Path) -> TriedVersion:
         if len(taken) == 2:
             raise KeyboardInterrupt
         return take(kept, version, folder)
@@ -146,7 +146,7 @@ def test_the_command_line_wants_one_cell(options: tuple[str, str], command_line:
 def test_a_good_version_that_does_not_install_ends_it(toys: Path, tmp_path: Path) -> None:
     folder = bisection.begin(ONE_CELL, "toy", "1.3", "1.5", ["1.4"], tmp_path / "out")
 
-    def take(kept: BisectionState, version: str, folder: Path) -> Step | None:
+    def take(kept: BisectionState, version: str, folder: Path) -> TriedVersion | None:
         return bisection.measure_step(kept, version, folder, progress=pytest.fail)
 
     with pytest.raises(BakeoffError, match=r"toy==1\.3: "):

@@ -3,7 +3,7 @@
 import pytest
 
 from bakeoff.commands import selfcheck
-from bakeoff.commands.selfcheck import AGAIN, FIRST, Answer
+from bakeoff.commands.selfcheck import AGAIN, FIRST, SlowdownAnswer
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.records.conditions import Conditions
 from bakeoff.records.schema import Interval, Ratio, Record
@@ -58,9 +58,9 @@ def test_a_burst_that_waited_is_slowed_as_far_as_it_counts() -> None:
     assert selfcheck.answer_for(waited, 1.05, [10.0], fewest=6).ratio.value == pytest.approx(1.05, rel=0.001)
 
 
-def answer(planted: float, winner: str | None, unstable: bool = False) -> Answer:
+def answer(planted: float, winner: str | None, unstable: bool = False) -> SlowdownAnswer:
     ratio = Ratio(value=planted, ci95=Interval(low=planted - 0.01, high=planted + 0.03), paired=True)
-    return Answer(planted=planted, winner=winner, unstable=unstable, ratio=ratio, processes=4, seconds=20.0)
+    return SlowdownAnswer(planted=planted, winner=winner, unstable=unstable, ratio=ratio, processes=4, seconds=20.0)
 
 
 def test_a_summary_counts_winners_and_bounds_their_rate() -> None:

@@ -16,7 +16,7 @@ from bakeoff.commands.selfcheck import SelfcheckAnswer
 from bakeoff.doctor.diagnosis import Diagnosis
 from bakeoff.models.pipeline_parts import Parts
 from bakeoff.reports import command_answers as answers
-from bakeoff.reports.json_answer import Answer
+from bakeoff.reports.json_answer import RunAnswer
 from bakeoff.reports.start_report import StartsAnswer
 from bakeoff.why.explanation import ExplanationAnswer
 from bakeoff.why.records import Blame, KeptSet
@@ -25,7 +25,7 @@ from tests.support.checkout import ROOT
 PAGE = ROOT / "docs" / "json.md"
 
 MODELS: Mapping[str, type[BaseModel]] = {
-    "run": Answer,
+    "run": RunAnswer,
     "compare": answers.ComparisonAnswer,
     "history": answers.HistoryAnswer,
     "machines": answers.MachinesAnswer,

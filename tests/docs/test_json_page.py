@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from bakeoff import cli
 from bakeoff.commands import listing
-from bakeoff.judging.bisection import Bisection, Call, Step
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion
 from bakeoff.records import report_file
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.reports import command_answers
@@ -140,8 +140,8 @@ def test_the_skill_has_the_front_matter_of_agent_skills() -> None:
 
 def test_answers_that_take_long_to_measure_have_their_keys(tmp_path: Path) -> None:
     ratio = Ratio(value=1.3, ci95=Interval(low=1.2, high=1.4), paired=True, processes=5)
-    slow = Step(version="1.1", call=Call.SLOW, over_good=ratio)
-    fast = Step(version="1.0.5", call=Call.FAST, over_good=ratio, below_bad=ratio)
+    slow = TriedVersion(version="1.1", call=Call.SLOW, over_good=ratio)
+    fast = TriedVersion(version="1.0.5", call=Call.FAST, over_good=ratio, below_bad=ratio)
     bisected = Bisection(package="onnxruntime", backend="onnx", versions=("1.0", "1.0.5", "1.1"), steps=(slow, fast))
     answer = command_answers.of_bisection(bisected, tmp_path)
     assert answer.first_slow == "1.1" and [step.call for step in answer.steps] == ["slow", "fast"]

@@ -5,7 +5,7 @@ import pytest
 from bakeoff import backends
 from bakeoff.backends.traps import Finding, Weight
 from bakeoff.doctor import examine
-from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, Outcome
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
@@ -82,9 +82,9 @@ def test_every_backend_is_tried_with_a_model_that_it_can_build(name: str) -> Non
     assert any(answers)
 
 
-def trial(label: str, device: str, outcome: Outcome) -> Trial:
+def trial(label: str, device: str, outcome: Outcome) -> BackendTrial:
     backend, _, mode = label.partition("/")
-    return Trial(
+    return BackendTrial(
         backend=backend, mode=mode or "default", device=device, outcome=outcome, status=Status.OK, remedy="ask"
     )
 

@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Weight
-from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
 from bakeoff.doctor.terminal import print_diagnosis
 from bakeoff.records.schema import Status
 from tests.support.golden import same_as_golden
@@ -28,8 +28,8 @@ FACTS = Facts(
     },
 )
 TRIALS = [
-    Trial(backend="eager", device="cuda", outcome=Outcome.PASS, status=Status.OK, seconds=0.42),
-    Trial(
+    BackendTrial(backend="eager", device="cuda", outcome=Outcome.PASS, status=Status.OK, seconds=0.42),
+    BackendTrial(
         backend="onnx",
         mode="tensorrt-ep",
         device="cuda",
@@ -43,7 +43,10 @@ FINDING = Finding(trap="driver-too-old", weight=Weight.WARNING, text="the driver
 
 
 def shown(
-    trials: list[Trial], findings: list[Finding], broken: list[str], environments: Sequence[OtherEnvironment] = ()
+    trials: list[BackendTrial],
+    findings: list[Finding],
+    broken: list[str],
+    environments: Sequence[OtherEnvironment] = (),
 ) -> str:
     file = StringIO()
     found = Diagnosis(

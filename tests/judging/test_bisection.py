@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from bakeoff.judging.bisection import Bisection, Call, Step, call_of, judge_step
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion, call_of, judge_step
 from bakeoff.records.schema import Cell, Interval, Ratio, Record, Status
 from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from tests.reports.samples import failed, once
@@ -19,7 +19,7 @@ def ratio(value: float, half_width: float = 0.005, processes: int = 10) -> Ratio
     return Ratio(value=value, ci95=interval, paired=True, processes=processes)
 
 
-def walked(judge: Callable[[str], Step], versions: tuple[str, ...] = VERSIONS) -> Bisection:
+def walked(judge: Callable[[str], TriedVersion], versions: tuple[str, ...] = VERSIONS) -> Bisection:
     """Return the bisection after all the steps that it asks for."""
     found = Bisection(package="toy", backend="onnx", versions=versions)
     while version := found.next_version:
@@ -27,16 +27,16 @@ def walked(judge: Callable[[str], Step], versions: tuple[str, ...] = VERSIONS) -
     return found
 
 
-def slow_from(first: str, odd: Mapping[str, Call] | None = None) -> Callable[[str], Step]:
+def slow_from(first: str, odd: Mapping[str, Call] | None = None) -> Callable[[str], TriedVersion]:
     """Return a judge to whom every version from `first` on takes 1.3 times as long."""
 
-    def judge(version: str) -> Step:
+    def judge(version: str) -> TriedVersion:
         is_slow = VERSIONS.index(version) >= VERSIONS.index(first)
         call = (odd or {}).get(version, Call.SLOW if is_slow else Call.FAST)
         if call is Call.SKIPPED:
-            return Step(version=version, call=call, reason="no wheel")
+            return TriedVersion(version=version, call=call, reason="no wheel")
         above = 1.3 if is_slow else 1.0
-        return Step(version=version, call=call, over_good=ratio(above), below_bad=ratio(1.3 / above))
+        return TriedVersion(version=version, call=call, over_good=ratio(above), below_bad=ratio(1.3 / above))
 
     return judge
 
@@ -57,11 +57,11 @@ ODD = {"1.5": Call.SKIPPED, "1.6": Call.UNDECIDED}
 
 
 def ending_at_once(call: Call, above: float) -> Bisection:
-    return walked(lambda version: Step(version=version, call=call, over_good=ratio(above)))
+    return walked(lambda version: TriedVersion(version=version, call=call, over_good=ratio(above)))
 
 
-def in_two_steps(version: str) -> Step:
-    return Step(version=version, call=Call.SLOW, over_good=ratio(1.2), below_bad=ratio(1.1))
+def in_two_steps(version: str) -> TriedVersion:
+    return TriedVersion(version=version, call=Call.SLOW, over_good=ratio(1.2), below_bad=ratio(1.1))
 
 
 CASES: dict[str, Bisection] = {

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
-from bakeoff.measuring.controller.cell_process import CellProcess, Life, Stage
+from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessStage
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubts_of_ready, shortfall, wrong_outputs
 from bakeoff.measuring.controller.worker_process import DeadlinePassed
 from bakeoff.measuring.messages import Event, ReadyToBuild
@@ -361,7 +361,7 @@ class Recorded:
 def launched_ahead(worker: Recorded) -> CellProcess:
     def life() -> Life:
         yield ReadyToBuild
-        yield Stage.LOADED
+        yield ProcessStage.LOADED
 
     cell = Cell(model="mlp", backend="null")
     process = CellProcess(cell, 1, 0, True, launcher=None, limit_s=10.0, is_ahead=True)  # type: ignore[arg-type]
@@ -391,4 +391,4 @@ def test_a_process_that_takes_too_long_ahead_of_its_epoch_is_given_up() -> None:
     process.poll_ahead(9.0)
     assert process.goes_on
     process.poll_ahead(10.0)
-    assert process.stage is Stage.GIVEN_UP and worker.heard == ["end"]
+    assert process.stage is ProcessStage.GIVEN_UP and worker.heard == ["end"]

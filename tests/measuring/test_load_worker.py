@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
 from bakeoff.measuring.messages import TakeLoad
-from bakeoff.measuring.worker.instances import Answer, Instances, Request
+from bakeoff.measuring.worker.instances import Answer, Instances, LoadRequest
 from bakeoff.measuring.worker.load_server import generate, load_generator
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.scenarios import Scenario
@@ -99,7 +99,7 @@ def test_a_batch_that_stays_small_is_answered_after_the_waiting_time() -> None:
     serving.begin(lambda numbers: answered.put(numbers[0]))
     serving.wait_s = 1e-6
     for number in range(30_000):  # with a queue whose waits can have no end, one of the first ten thousand hangs
-        serving.put(Request(number, number, time.perf_counter_ns()))
+        serving.put(LoadRequest(number, number, time.perf_counter_ns()))
         assert answered.get(timeout=10.0) == number
     serving.close()
 

@@ -14,7 +14,7 @@ from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
     BETWEEN_BURSTS_S,
     USUAL_EVALUATE_S,
-    Step,
+    PlanStep,
     TimePlan,
     end_of_budget,
     likely_to_run,
@@ -45,24 +45,24 @@ def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> N
 def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> None:
     plan = expecting("a", "b")
     before_s = plan.left_s()
-    plan.done("a", Step.BUILD, "inductor", 3 * usual_build_s("inductor"))
-    assert plan.seconds_of(Step.BUILD, ["inductor"]) == 3 * usual_build_s("inductor")
+    plan.done("a", PlanStep.BUILD, "inductor", 3 * usual_build_s("inductor"))
+    assert plan.seconds_of(PlanStep.BUILD, ["inductor"]) == 3 * usual_build_s("inductor")
     for label, usual_s in (("eager", usual_build_s("eager")), ("unheard-of/mode", Backend.usual_build_s)):
-        assert usual_s < plan.seconds_of(Step.BUILD, [label]) < 3 * usual_s, "a slow machine is slow for others"
+        assert usual_s < plan.seconds_of(PlanStep.BUILD, [label]) < 3 * usual_s, "a slow machine is slow for others"
     assert plan.left_s() > before_s
     for _ in range(2):  # a baseline takes its bursts in several groups
-        plan.done("a", Step.BUILD, "onnx", usual_build_s("onnx"))
-    assert plan.seconds_of(Step.BUILD, ["onnx"]) == usual_build_s("onnx")
+        plan.done("a", PlanStep.BUILD, "onnx", usual_build_s("onnx"))
+    assert plan.seconds_of(PlanStep.BUILD, ["onnx"]) == usual_build_s("onnx")
 
 
 def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_other_cell() -> None:
     plan = expecting("a", budget_ends_s=10.0)
     plan.begin("a", 0.0)
     pair = ("eager", "onnx")
-    steps_s = sum(plan.seconds_of(step, pair) for step in (Step.BUILD, Step.ROUNDS, Step.FINISH))
-    lacks_s = 2.0 + plan.seconds_of(Step.GROUNDWORK, [""]) + steps_s
+    steps_s = sum(plan.seconds_of(step, pair) for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH))
+    lacks_s = 2.0 + plan.seconds_of(PlanStep.GROUNDWORK, [""]) + steps_s
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
-    plan.done("a", Step.GROUNDWORK, "", 2.0)
+    plan.done("a", PlanStep.GROUNDWORK, "", 2.0)
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(2.0 + steps_s)} s more would do for eager and onnx"
     assert expecting("a", "b", budget_ends_s=10.0).lack(LABELS, 12.0) == "", "the other contest would share it"
 
@@ -74,9 +74,9 @@ def test_a_label_has_the_usual_time_of_its_backend(label: str) -> None:
 
 def test_nothing_is_left_when_all_is_done() -> None:
     plan = expecting("a", processes=1)
-    plan.done("a", Step.GROUNDWORK, "", 5.0)
+    plan.done("a", PlanStep.GROUNDWORK, "", 5.0)
     for label in ("eager", "onnx"):
-        for step in (Step.BUILD, Step.ROUNDS, Step.FINISH):
+        for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH):
             plan.done("a", step, label, 1.0)
     assert plan.left_s() > 0
     plan.dropped("a", "inductor")  # it crashed
@@ -86,7 +86,7 @@ def test_nothing_is_left_when_all_is_done() -> None:
 def test_a_further_process_of_some_cells_is_all_that_is_left_of_a_contest() -> None:
     plan = expecting("a")
     plan.expect_further("a", ["eager"], 2)
-    steps_s = plan.seconds_of(Step.START, ["eager"]) + plan.seconds_of(Step.ROUNDS, ["eager"])
+    steps_s = plan.seconds_of(PlanStep.START, ["eager"]) + plan.seconds_of(PlanStep.ROUNDS, ["eager"])
     assert plan.left_s() == pytest.approx(2 * steps_s)
 
 
@@ -149,7 +149,7 @@ def test_half_of_the_further_processes_are_expected_in_a_race() -> None:
         plan = TimePlan(sampling)
         plan.expect("a", LABELS, sampling.processes)
         left_s.append(plan.left_s())
-    further_s = 4 * sum(plan.seconds_of(step, LABELS) for step in (Step.START, Step.ROUNDS))
+    further_s = 4 * sum(plan.seconds_of(step, LABELS) for step in (PlanStep.START, PlanStep.ROUNDS))
     assert left_s[0] - left_s[1] == pytest.approx(further_s / 2)
 
 
@@ -179,7 +179,12 @@ def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -
     plan = TimePlan(replace(SAMPLING, races=False), 100.0, LoadPlan(Scenario.OFFLINE, soak_s=30.0))
     plan.expect("contest", ["eager"], 2)
     plan.begin("contest", 0.0)
-    for step, seconds in ((Step.BUILD, 2.0), (Step.ROUNDS, 2.0), (Step.SETTINGS, 50.0), (Step.LOAD, 10.0)):
+    for step, seconds in (
+        (PlanStep.BUILD, 2.0),
+        (PlanStep.ROUNDS, 2.0),
+        (PlanStep.SETTINGS, 50.0),
+        (PlanStep.LOAD, 10.0),
+    ):
         plan.done("contest", step, "eager", seconds)
     assert plan.leaves_room_for_epoch(["eager"], 80.0)
     assert not plan.leaves_room_for_epoch(["eager"], 90.0)
@@ -194,8 +199,8 @@ def evaluating(budget_ends_s: float = math.inf) -> TimePlan:
 def test_a_metric_is_counted_for_the_reference_and_each_build() -> None:
     plan = evaluating()
     assert plan.left_s() - expecting("a").left_s() == pytest.approx(4 * USUAL_EVALUATE_S)
-    plan.done("a", Step.EVALUATE, "", 30.0)
-    assert plan.seconds_of(Step.EVALUATE, LABELS) == pytest.approx(90.0), "builds take as long as the reference"
+    plan.done("a", PlanStep.EVALUATE, "", 30.0)
+    assert plan.seconds_of(PlanStep.EVALUATE, LABELS) == pytest.approx(90.0), "builds take as long as the reference"
     plan.evaluates_nothing("a")
     assert plan.left_s() == pytest.approx(expecting("a").left_s())
 
@@ -203,10 +208,10 @@ def test_a_metric_is_counted_for_the_reference_and_each_build() -> None:
 def test_builds_and_rounds_leave_a_budget_time_for_the_metrics() -> None:
     plan = evaluating(100.0)
     plan.begin("a", 0.0)
-    plan.done("a", Step.EVALUATE, "", 10.0)
+    plan.done("a", PlanStep.EVALUATE, "", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(80.0)
     assert 79.0 < plan.build_ends_s("onnx", ["eager"]) < 80.0
-    plan.done("a", Step.EVALUATE, "eager", 10.0)
+    plan.done("a", PlanStep.EVALUATE, "eager", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(90.0)
 
 

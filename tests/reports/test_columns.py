@@ -16,12 +16,12 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import (
     Accuracy,
+    CallStage,
     Energy,
     Extent,
     Interval,
     Placement,
     Record,
-    Stage,
     Status,
     Throughput,
     WarmUp,
@@ -71,7 +71,7 @@ def a_contest() -> list[Record]:
         evidence=["a profile"],
     )
     more: dict[str, Any] = {
-        "stages": [Stage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
+        "stages": [CallStage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
         "precision_in_force": {"cudnn_allow_tf32": False},
         "settings": {"threads": 16},
         "versions": {"onnxruntime": "1.31.1"},

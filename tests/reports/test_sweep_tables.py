@@ -12,7 +12,7 @@ import pytest
 
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Record, Report, Stage, Status
+from bakeoff.records.schema import CallStage, Record, Report, Status
 from bakeoff.reports import charts, writer
 from bakeoff.reports.charts.chart import Dots
 from bakeoff.reports.charts.paint import save_svg
@@ -25,8 +25,8 @@ def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more:
     dimensions = {"batch": 8, "seq": seq, "d_model": width, "variant": "naive"}
     measured = samples.cell(backend, model="attention", device="cuda", dimensions=dimensions, task="forward_backward")
     stages = [
-        Stage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
-        Stage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
+        CallStage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
+        CallStage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
     ]
     return samples.ok(measured, samples.over_processes(median_ms), stages=stages, **more)
 

@@ -36,7 +36,7 @@ from bakeoff.why.blame_text import (
     script_sentence,
 )
 from bakeoff.why.controller import why_not_blamed
-from bakeoff.why.records import Blame, Found, GrowthPoint, Script, Trial, largest_local
+from bakeoff.why.records import Blame, Found, GrowthPoint, PartTrial, Script, largest_local
 from bakeoff.why.worker_blame import Builder, Search
 from bakeoff.why.worker_parts import Beside, ModelPart, in_float64, source_of
 from tests.conftest import CommandLine
@@ -437,15 +437,19 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
 def test_operators_of_one_name_have_their_line_in_the_table() -> None:
     errors = {"error": 0.1, "eager_error": 0.0, "limit": 0.01}
     lines = [f"mine.py, line {line}, in forward" for line in (9, 12)]
-    casts = [Trial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
-    table = printed(blocks_of(blamed(trials=[Trial(name="", kind="Net", **errors), *casts]), Path()), is_terminal=False)
+    casts = [PartTrial(name="norm: aten.to.dtype", kind="operator", line=line, **errors) for line in lines]
+    table = printed(
+        blocks_of(blamed(trials=[PartTrial(name="", kind="Net", **errors), *casts]), Path()), is_terminal=False
+    )
     assert all(f"norm: aten.to.dtype ({line})" in table for line in lines)
 
 
 def test_a_terminal_says_which_parts_it_leaves_out() -> None:
     """Those are further below their limits, where nothing is beyond."""
-    parts = [Trial(name=f"part{place}", kind="Net", error=place / 100, limit=1.0) for place in range(1, MAX_ROWS + 2)]
-    blame = blamed(found=Found.NOTHING, trials=[Trial(name="", kind="Net", error=0.01, limit=1.0), *parts])
+    parts = [
+        PartTrial(name=f"part{place}", kind="Net", error=place / 100, limit=1.0) for place in range(1, MAX_ROWS + 2)
+    ]
+    blame = blamed(found=Found.NOTHING, trials=[PartTrial(name="", kind="Net", error=0.01, limit=1.0), *parts])
     page = printed(blocks_of(blame, Path()), is_terminal=True)
     assert "part1 " not in page and "part13" in page
     assert "2 more parts were tried, with a smaller error / limit: --out FILE has all." in page

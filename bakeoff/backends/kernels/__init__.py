@@ -20,19 +20,19 @@ Variant = Mapping[str, int | bool | str]
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """The module with a model's kernel, and the ways of loading that it has variants for."""
 
     module: str
     loads: tuple[str, ...]
 
 
-TABLE: dict[str, Row] = {
-    "fused_add_relu_mul": Row("bakeoff.backends.kernels.fused_add_relu_mul", ("pointer",)),
-    "matmul_fp16": Row("bakeoff.backends.kernels.matmul", ("descriptor",)),
-    "matmul_fp8": Row("bakeoff.backends.kernels.matmul", ("descriptor",)),
-    "rope": Row("bakeoff.backends.kernels.rope", ("pointer",)),
-    "tma_copy": Row("bakeoff.backends.kernels.tma_copy", ("pointer", "descriptor")),
+TABLE: dict[str, KernelRow] = {
+    "fused_add_relu_mul": KernelRow("bakeoff.backends.kernels.fused_add_relu_mul", ("pointer",)),
+    "matmul_fp16": KernelRow("bakeoff.backends.kernels.matmul", ("descriptor",)),
+    "matmul_fp8": KernelRow("bakeoff.backends.kernels.matmul", ("descriptor",)),
+    "rope": KernelRow("bakeoff.backends.kernels.rope", ("pointer",)),
+    "tma_copy": KernelRow("bakeoff.backends.kernels.tma_copy", ("pointer", "descriptor")),
 }
 
 

@@ -62,7 +62,7 @@ class Requests(Loaded):
         try:
             request = self._local.request
         except AttributeError:
-            request = self._local.request = Request(self._compiled, self._artifact)
+            request = self._local.request = InferRequest(self._compiled, self._artifact)
         return request.infer(inputs)  # type: ignore[no-any-return]
 
     def execution(self) -> Execution:
@@ -73,7 +73,7 @@ class Requests(Loaded):
         return BoundRequest(self._compiled, outputs)
 
 
-class Request:
+class InferRequest:
     """An inference request. Small tensors are copied into and out of memory that is bound once, because binding takes
     longer. Large ones are bound in each call."""
 

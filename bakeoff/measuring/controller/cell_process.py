@@ -24,7 +24,7 @@ from bakeoff.records.schema import AroundCall, Burst, Cell, Memory, Phase, Proce
 from bakeoff.records.store import FirstBuild
 
 
-class Stage(Enum):
+class ProcessStage(Enum):
     """How far a process has come on its way to its first burst."""
 
     LOADING = "loading"
@@ -38,12 +38,12 @@ class Stage(Enum):
     @property
     def goes_on(self) -> bool:
         """Return True while something is done in the process, unless it is held."""
-        return self in (Stage.LOADING, Stage.BUILDING, Stage.WARMING_UP)
+        return self in (ProcessStage.LOADING, ProcessStage.BUILDING, ProcessStage.WARMING_UP)
 
 
-AFTER_ITS_TURN = {Stage.LOADED: Stage.BUILDING, Stage.BUILT: Stage.WARMING_UP}
+AFTER_ITS_TURN = {ProcessStage.LOADED: ProcessStage.BUILDING, ProcessStage.BUILT: ProcessStage.WARMING_UP}
 
-Life = Generator[type[Event] | Stage, Any, None]
+Life = Generator[type[Event] | ProcessStage, Any, None]
 """All that a process does until it is warm, from top to bottom. It yields the kind of event that it waits for, and is
 sent that event, or it yields a stage in which it waits for its turn."""
 
@@ -70,8 +70,8 @@ class CellProcess:
     is_ahead: bool = False  # it was launched before its epoch
     on_phase: Callable[[str], None] = lambda name: None
     worker: Worker = field(init=False)  # a cell that is built ahead of time has two, one after the other
-    stage: Stage = Stage.LOADING
-    stage_begun_s: dict[Stage, float] = field(default_factory=dict)
+    stage: ProcessStage = ProcessStage.LOADING
+    stage_begun_s: dict[ProcessStage, float] = field(default_factory=dict)
     first_build: FirstBuild | None = None  # that it starts from, if no process of the cell has been measured with it
     is_of_earlier_run: bool = False  # the first build
     built_s: float = 0.0  # it took so long to build and check
@@ -93,7 +93,7 @@ class CellProcess:
     # --- on its way to its first burst
 
     def begin(self, life: Life, now_s: float) -> None:
-        self._life, self._seen_s, self.stage_begun_s[Stage.LOADING] = life, now_s, now_s
+        self._life, self._seen_s, self.stage_begun_s[ProcessStage.LOADING] = life, now_s, now_s
         self._go_on_with(None, now_s)
 
     def take_turn(self, now_s: float) -> None:
@@ -137,14 +137,14 @@ class CellProcess:
         try:
             following = self._life.send(event)
         except StopIteration:
-            following = Stage.WARM
-        if isinstance(following, Stage):
+            following = ProcessStage.WARM
+        if isinstance(following, ProcessStage):
             self._enter(following, now_s)
             self._seen_s = None
         else:
             self._awaits = following
 
-    def _enter(self, stage: Stage, now_s: float) -> None:
+    def _enter(self, stage: ProcessStage, now_s: float) -> None:
         self.stage = stage
         self.stage_begun_s[stage] = now_s
 
@@ -158,7 +158,7 @@ class CellProcess:
     @property
     def is_ready(self) -> bool:
         """Return True once it has come as far as it may before its epoch."""
-        return self.stage in (Stage.LOADED, Stage.BUILT)
+        return self.stage in (ProcessStage.LOADED, ProcessStage.BUILT)
 
     @property
     def goes_on(self) -> bool:
@@ -169,7 +169,7 @@ class CellProcess:
         try:
             self.poll(now_s)
         except (WorkerEnded, DeadlinePassed, ProcessFailed):
-            self.stage = Stage.GIVEN_UP
+            self.stage = ProcessStage.GIVEN_UP
             self.worker.end()
         if self.is_ready:
             self.worker.pause()
@@ -202,8 +202,8 @@ class CellProcess:
     def seconds_of_start(self) -> float:
         """How long the start took in its epoch, without waiting for turns. It was warm a moment ago."""
         begun_s = self.stage_begun_s
-        loading_s = 0.0 if self.is_ahead else begun_s[Stage.LOADED] - begun_s[Stage.LOADING]
-        return loading_s + self.built_s + begun_s[Stage.WARM] - begun_s[Stage.WARMING_UP]
+        loading_s = 0.0 if self.is_ahead else begun_s[ProcessStage.LOADED] - begun_s[ProcessStage.LOADING]
+        return loading_s + self.built_s + begun_s[ProcessStage.WARM] - begun_s[ProcessStage.WARMING_UP]
 
     @property
     def around(self) -> list[AroundCall]:

@@ -14,7 +14,7 @@ from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
-from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, Stage
+from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, ProcessStage
 from bakeoff.measuring.controller.cell_record import GrowingRecord, MetricsSetup, cause_of_death, wrong_outputs
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
@@ -208,7 +208,7 @@ class CellRun:
     def start(self) -> None:
         """Bring a process to its first burst, where nothing else goes on, and wait for it."""
         self.launch(self._run.launchers.of_environment(self.cell.environment).first, epoch=0)
-        while self.process.stage is not Stage.WARM:
+        while self.process.stage is not ProcessStage.WARM:
             if not self.process.stage.goes_on:
                 self.take_turn()
             self._run.machine.wait([self.process.worker], TICK_S)
@@ -237,7 +237,7 @@ class CellRun:
     def take_ahead(self, epoch: int) -> bool:
         """Go on with the process that was launched ahead for this epoch. Return False if there is none."""
         process = self.ahead.pop(epoch, None)
-        if process is None or process.stage is Stage.GIVEN_UP:
+        if process is None or process.stage is ProcessStage.GIVEN_UP:
             return False
         assert process.is_ready, "what loads is waited for"
         process.limit_s, process.ends_s = self._left_s, self._measured_by_s
@@ -269,7 +269,7 @@ class CellRun:
             live.worker.send(Build())  # which it takes once it has loaded
         yield ReadyToBuild
         if not may_build:
-            yield Stage.LOADED
+            yield ProcessStage.LOADED
             self._prepare_build(live)
             live.worker.send(Build())
 
@@ -286,7 +286,7 @@ class CellRun:
         live.built_s += built.seconds
         self._share_build(live)
 
-        yield Stage.BUILT
+        yield ProcessStage.BUILT
         live.worker.send(BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
         ready = yield Ready
         live.ends_s = self._measured_by_s

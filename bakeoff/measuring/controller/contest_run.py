@@ -27,7 +27,7 @@ from bakeoff.measuring.controller.rounds import (
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.time_plan import Step
+from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
@@ -306,13 +306,13 @@ class ContestRun:
         self._conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self._lack)))))
         return True
 
-    def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:
+    def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
 
     def _seconds_of_start(self, cell_run: CellRun) -> float:
-        return self._seconds_of(Step.START if cell_run.cached_at else Step.BUILD, [cell_run])
+        return self._seconds_of(PlanStep.START if cell_run.cached_at else PlanStep.BUILD, [cell_run])
 
-    def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
+    def _seconds_of(self, step: PlanStep, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
 
     def _run_rounds(self, epoch: Epoch, start_s: float) -> None:
@@ -346,7 +346,7 @@ class ContestRun:
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:
-            self._step_done(Step.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
+            self._step_done(PlanStep.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
 
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
@@ -450,7 +450,7 @@ class ContestRun:
             with_energy = not self._goes_on_after(epoch, records)
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
-            needed_s = self._seconds_of(Step.FINISH, [*epoch.staying, *cells[place:]])
+            needed_s = self._seconds_of(PlanStep.FINISH, [*epoch.staying, *cells[place:]])
             has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
@@ -476,9 +476,9 @@ class ContestRun:
         record = cell_run.record()
         if epoch.number == 0:
             evaluate_s = record.metrics.seconds if record.metrics else 0.0
-            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
+            self._step_done(PlanStep.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
             if cell_run.is_evaluated:
-                self._step_done(Step.EVALUATE, cell_run, evaluate_s)
+                self._step_done(PlanStep.EVALUATE, cell_run, evaluate_s)
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
             return

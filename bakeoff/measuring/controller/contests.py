@@ -25,7 +25,7 @@ from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
-from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, Step, likely_to_run
+from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Ceilings, Cell, Memory, Record, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
@@ -71,7 +71,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.headers.await_all()  # they were made beside the reference, and builds are timed
     _take_ceilings(run, [planned.cell for planned in sensible])
     _tell_of_objective_below_floor(run, sensible[0].cell)
-    run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
+    run.step_done(contest.id, PlanStep.GROUNDWORK, "", run.machine.now_s() - begun_s)
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
     metrics = _metrics(run, contest.id, sensible)
@@ -163,7 +163,7 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
     now_s = run.machine.now_s()
     left_s = run.time_plan.reference_evaluation_ends_s(now_s) - now_s
     reference = groundwork.reference_metrics(contest, run, evaluation, left_s)
-    run.step_done(contest_id, Step.EVALUATE, "", reference.seconds)
+    run.step_done(contest_id, PlanStep.EVALUATE, "", reference.seconds)
     if reference.failure:
         run.time_plan.evaluates_nothing(contest_id)
     elif missing := [name for name in run.requirements.metrics if name not in reference.values]:

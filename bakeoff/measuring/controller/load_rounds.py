@@ -14,7 +14,7 @@ from bakeoff.measuring.controller.load_run import Round
 from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
-from bakeoff.planning.time_plan import Step
+from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
@@ -76,9 +76,9 @@ class LoadRounds:
                 if parts and self._has_time_to_soak(sum(parts)):
                     settings_s += self._step(visit, self._soak_at_less)
         for cell_run in self._alive:
-            self._done(cell_run, Step.LOAD, turns_s)
+            self._done(cell_run, PlanStep.LOAD, turns_s)
             if not self._epoch:  # nothing is planned for a search that comes late
-                self._done(cell_run, Step.SETTINGS, settings_s)
+                self._done(cell_run, PlanStep.SETTINGS, settings_s)
 
     def _step(self, visit: Visit, step: Callable[[CellRun, Round], None]) -> float:
         """Have each cell take the step. Return the seconds that it took."""
@@ -205,7 +205,7 @@ class LoadRounds:
         if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:
             cell_run.load = load.model_copy(update={"left_out": [*load.left_out, NO_TIME_TO_SOAK]})
 
-    def _done(self, cell_run: CellRun, step: Step, seconds: float) -> None:
+    def _done(self, cell_run: CellRun, step: PlanStep, seconds: float) -> None:
         cell = cell_run.cell
         self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
 

@@ -18,7 +18,7 @@ from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.planning.time_plan import Step, TimePlan
+from bakeoff.planning.time_plan import PlanStep, TimePlan
 from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.schema import Ratio, Record
 from bakeoff.records.store import Store
@@ -29,14 +29,14 @@ SPARE_SHARE = 1.25
 """The end that is told leaves room for a machine that becomes slower, so that it seldom has to be told anew."""
 
 STEPS = {
-    Step.GROUNDWORK: "the reference",
-    Step.BUILD: "the first start",
-    Step.START: "a further start",
-    Step.ROUNDS: "the rounds",
-    Step.SETTINGS: "the search for the settings",
-    Step.LOAD: "the turns under load",
-    Step.FINISH: "the last steps",
-    Step.EVALUATE: "the evaluation",
+    PlanStep.GROUNDWORK: "the reference",
+    PlanStep.BUILD: "the first start",
+    PlanStep.START: "a further start",
+    PlanStep.ROUNDS: "the rounds",
+    PlanStep.SETTINGS: "the search for the settings",
+    PlanStep.LOAD: "the turns under load",
+    PlanStep.FINISH: "the last steps",
+    PlanStep.EVALUATE: "the evaluation",
 }
 """How steps are called where one has taken longer than expected."""
 
@@ -90,7 +90,7 @@ class RunContext:
         """Return the lead of the best cell over each other one that may win, by the records so far."""
         return list(Ranking(records, self.requirements).leads.values()) if records else []
 
-    def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
+    def step_done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
         expected_s = self.time_plan.seconds_of(step, [label])
         self.time_plan.done(contest_id, step, label, seconds)

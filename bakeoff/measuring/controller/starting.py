@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bakeoff.measuring.controller.cell_process import CellProcess, Stage
+from bakeoff.measuring.controller.cell_process import CellProcess, ProcessStage
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.launcher import MOST_AHEAD
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.planning.time_plan import Step
+from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Memory
 
@@ -67,7 +67,7 @@ class Epoch:
         return bool(self.waiting or self.displaced)
 
 
-BEFORE_WARM_UP = (Stage.LOADING, Stage.LOADED, Stage.BUILDING)
+BEFORE_WARM_UP = (ProcessStage.LOADING, ProcessStage.LOADED, ProcessStage.BUILDING)
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
@@ -118,7 +118,7 @@ class GroupStart:
             launched = self._launch_ahead()
             if self._going_on or self._loading_ahead:
                 self._await_event(0.0 if launched else TICK_S)
-            elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
+            elif waiting := self._at(ProcessStage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell)
         self._hold_ahead()
         built = [cell_run.cell.label for cell_run in self._epoch.alive if cell_run.cell.label in self._side_by_side]
@@ -129,7 +129,7 @@ class GroupStart:
 
     @property
     def built(self) -> list[CellRun]:
-        return [*self._epoch.alive, *self._at(Stage.BUILT, Stage.WARMING_UP)]
+        return [*self._epoch.alive, *self._at(ProcessStage.BUILT, ProcessStage.WARMING_UP)]
 
     def start_built(self, ends_s: float) -> None:
         """Give up what is not built yet, and what is not warm at `ends_s`."""
@@ -153,7 +153,7 @@ class GroupStart:
         """Return True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
         return self._are_warm and self._shares_cores
 
-    def _at(self, *stages: Stage) -> list[CellRun]:
+    def _at(self, *stages: ProcessStage) -> list[CellRun]:
         return [cell_run for cell_run in self._starting if cell_run.process.stage in stages]
 
     @property
@@ -256,11 +256,11 @@ class GroupStart:
 
     @property
     def _busy(self) -> int:
-        return len(self._at(*BEFORE_WARM_UP, Stage.WARMING_UP))
+        return len(self._at(*BEFORE_WARM_UP, ProcessStage.WARMING_UP))
 
     def _has_core(self) -> bool:
         """Return True where one more process may load. Without a known size, the first cell comes alone."""
-        busy = self._busy + (0 if self._shares_cores else len(self._at(Stage.BUILT)))
+        busy = self._busy + (0 if self._shares_cores else len(self._at(ProcessStage.BUILT)))
         knows_size = self._are_warm or self._epoch.alive or self._known_size
         cores = len(self._machine.usable_cores())
         most = cores if self._loads_beside else max(2, cores // 2)
@@ -303,7 +303,7 @@ class GroupStart:
 
     @property
     def _builds_alone_now(self) -> bool:
-        return any(map(self._builds_alone, self._at(Stage.BUILDING)))
+        return any(map(self._builds_alone, self._at(ProcessStage.BUILDING)))
 
     def _builds_alone(self, cell_run: CellRun) -> bool:
         return cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds)
@@ -311,28 +311,28 @@ class GroupStart:
     @property
     def _is_quiet_for_warm_up(self) -> bool:
         """Return True while a cell warms up that nothing may load or build beside."""
-        return bool(self._at(Stage.WARMING_UP)) and not self._loads_beside
+        return bool(self._at(ProcessStage.WARMING_UP)) and not self._loads_beside
 
     @property
     def _is_short_of_time(self) -> bool:
         return self._run.is_machine_busy and self._run.time_plan.has_budget
 
     def _may_build(self, cell_run: CellRun) -> bool:
-        building = self._at(Stage.BUILDING)
+        building = self._at(ProcessStage.BUILDING)
         if self._is_quiet_for_warm_up:
             return False
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
         if self._shares_cores and cell_run.tunes_beside_builds:
             tuning = any(other.builds_alone for other in building)
-            return not (tuning or self._at(Stage.WARMING_UP))
+            return not (tuning or self._at(ProcessStage.WARMING_UP))
         if self._is_short_of_time and len(self._epoch.alive) + self._busy <= 2:
             return True  # nothing is ranked before two are built
-        is_quiet = not (building or self._newly_forked or self._at(Stage.BUILT, Stage.WARMING_UP))
-        return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
+        is_quiet = not (building or self._newly_forked or self._at(ProcessStage.BUILT, ProcessStage.WARMING_UP))
+        return is_quiet and (cell_run.starts_warm or not self._at(ProcessStage.LOADING))
 
     def _begin_builds(self) -> None:
-        for cell_run in self._at(Stage.LOADED):
+        for cell_run in self._at(ProcessStage.LOADED):
             if cell_run.waits_for_another or not self._may_build(cell_run):
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
@@ -344,7 +344,7 @@ class GroupStart:
             if self._builds_alone(cell_run):
                 self._hold_ahead()
             cell_run.take_turn()
-            if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
+            if not cell_run.starts_warm and len(building := self._at(ProcessStage.BUILDING)) > 1:
                 self._side_by_side |= {other.cell.label for other in building}
 
     def _await_event(self, seconds: float) -> None:
@@ -373,9 +373,9 @@ class GroupStart:
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return
-        if cell_run.process.stage in (Stage.BUILT, Stage.WARM):
+        if cell_run.process.stage in (ProcessStage.BUILT, ProcessStage.WARM):
             cell_run.pause()
-        if cell_run.process.stage is Stage.WARM:
+        if cell_run.process.stage is ProcessStage.WARM:
             self._starting.remove(cell_run)
             self._epoch.alive.append(cell_run)
             self._note_start(cell_run)
@@ -384,20 +384,20 @@ class GroupStart:
 
     def _begin_warm_up(self) -> None:
         """Have one cell warm up, after what may not go on beside it."""
-        built = self._at(Stage.BUILT)
-        if not built or self._at(Stage.WARMING_UP):
+        built = self._at(ProcessStage.BUILT)
+        if not built or self._at(ProcessStage.WARMING_UP):
             return
-        tuning = any(cell_run.builds_alone for cell_run in self._at(Stage.BUILDING))
-        if tuning if self._loads_beside else self._at(Stage.BUILDING) and not self._is_short_of_time:
+        tuning = any(cell_run.builds_alone for cell_run in self._at(ProcessStage.BUILDING))
+        if tuning if self._loads_beside else self._at(ProcessStage.BUILDING) and not self._is_short_of_time:
             return
-        if self._at(Stage.LOADING) and not self._are_warm:
+        if self._at(ProcessStage.LOADING) and not self._are_warm:
             return
         built[0].resume()
         built[0].take_turn()
 
     def _note_start(self, cell_run: CellRun) -> None:
         seconds = cell_run.process.seconds_of_start
-        step = Step.START if cell_run.process.is_warm else Step.BUILD
+        step = PlanStep.START if cell_run.process.is_warm else PlanStep.BUILD
         self._run.time_plan.called(cell_run.cell.label, cell_run.process.call_s)
         self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
         if self._epoch.number == 0 or not cell_run.process.is_warm:

@@ -29,7 +29,7 @@ START_LIMIT_S = 300.0
 """Instances must have started and answered their first requests after so long."""
 
 
-class Request(NamedTuple):
+class LoadRequest(NamedTuple):
     """One request of the generator: its number there, which inputs it is for, and when it came."""
 
     number: int
@@ -60,7 +60,7 @@ class Instances:
         self.failure = ""
         self._batch = batch
         # SimpleQueue.get(timeout=...) can wait for ever: CPython computes a negative time left, and takes it for none
-        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._queue: queue.Queue[LoadRequest | None] = queue.Queue()
         self._answered: Callable[[Sequence[int]], None] = nothing
         self._lock = threading.Lock()
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Instances:
         self.failed = self.shed = 0
         self.failure = ""
 
-    def put(self, request: Request) -> None:
+    def put(self, request: LoadRequest) -> None:
         self._queue.put(request)
 
     def warm_up(self, seconds: float) -> float:
@@ -102,14 +102,14 @@ class Instances:
         begun_s = time.perf_counter()
         answered = waiting = 0
         for number in range(2 * self._batch * len(self._threads)):
-            self.put(Request(number, number, time.perf_counter_ns()))
+            self.put(LoadRequest(number, number, time.perf_counter_ns()))
             waiting += 1
         while waiting:
             done.get()
             waiting -= 1
             answered += 1
             if time.perf_counter() < begun_s + seconds:
-                self.put(Request(waiting, waiting, time.perf_counter_ns()))
+                self.put(LoadRequest(waiting, waiting, time.perf_counter_ns()))
                 waiting += 1
         return answered / (time.perf_counter() - begun_s)
 
@@ -130,7 +130,7 @@ class Instances:
         except Exception as error:
             self._started.put(error)
 
-    def _gathered(self, first: Request) -> list[Request]:
+    def _gathered(self, first: LoadRequest) -> list[LoadRequest]:
         """Return the first request with others, which fill the batch or come within the waiting time."""
         requests = [first]
         end_s = time.perf_counter() + self.wait_s if self._batch > 1 else 0.0
@@ -146,7 +146,7 @@ class Instances:
             requests.append(following)
         return requests
 
-    def _answer(self, answer: Answer, requests: Sequence[Request]) -> None:
+    def _answer(self, answer: Answer, requests: Sequence[LoadRequest]) -> None:
         limit_ns = self.shed_after_ns
         oldest_ns = 0 if limit_ns is None else time.perf_counter_ns() - limit_ns
         wanted = [request for request in requests if request.came_ns >= oldest_ns]

@@ -21,7 +21,7 @@ import psutil
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import conditions, energy
-from bakeoff.measuring.worker.instances import Instances, Request, nothing, start_instances
+from bakeoff.measuring.worker.instances import Instances, LoadRequest, nothing, start_instances
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
@@ -169,7 +169,7 @@ def generate(
     def issue(samples: Sequence[Any]) -> None:
         came_ns = time.perf_counter_ns()
         for sample in samples:
-            instances.put(Request(sample.id, sample.index, came_ns))
+            instances.put(LoadRequest(sample.id, sample.index, came_ns))
 
     def answered(numbers: Sequence[int]) -> None:
         generator.QuerySamplesComplete([generator.QuerySampleResponse(number, 0, 0) for number in numbers])

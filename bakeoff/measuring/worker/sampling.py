@@ -22,7 +22,17 @@ from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS, WARM_UP_LIMIT_S
-from bakeoff.records.schema import SETTLE, DeviceTime, Interval, Kernel, KernelTimes, Phase, Stage, Throughput, WarmUp
+from bakeoff.records.schema import (
+    SETTLE,
+    CallStage,
+    DeviceTime,
+    Interval,
+    Kernel,
+    KernelTimes,
+    Phase,
+    Throughput,
+    WarmUp,
+)
 
 MIN_WARM_UP_CALLS = 10
 MIN_WINDOW_CALLS = 2
@@ -296,7 +306,7 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Dev
     return DeviceTime(median_ms=statistics.median(times_ms), calls=len(times_ms))
 
 
-def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Stage]:
+def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[CallStage]:
     """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages.
 
     The device is synchronised between parts, so that no part runs into the next one's time.
@@ -313,7 +323,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Sta
                 times_ms[name].append(1e3 * seconds[0])
             calls += 1
     return [
-        Stage(
+        CallStage(
             name=name,
             calls=len(times),
             median_ms=statistics.median(times),
