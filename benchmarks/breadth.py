@@ -59,7 +59,8 @@ def checked(model: str, options: argparse.Namespace) -> dict[str, Any]:
     )
     if not done.stdout:
         return asked(model, options) | {"checks": [], "refused": done.stderr.strip().splitlines()[-1]}
-    return asked(model, options) | json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return asked(model, options) | answer
 
 
 def asked(model: str, options: argparse.Namespace) -> dict[str, Any]:
