@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from pathlib import Path, PurePath
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -26,14 +26,15 @@ from bakeoff.truth.module_state import LENGTH, ModuleState
 from bakeoff.truth.moved_clock import hearing_clock
 from bakeoff.truth.user_code import LIBRARIES, STANDARD, hearing, is_user_call, is_users_file, may_be_users_data, opened
 
-_OF_CODE: dict[CodeType, tuple[AccessKind, str]] = {
-    type(os.environ).__getitem__.__code__: (AccessKind.VARIABLE, "key"),
-    logging.Logger.handle.__code__: (AccessKind.LOG, "self"),
-    torch.save.__code__: (AccessKind.WRITTEN_FILE, "f"),
-    save_file.__code__: (AccessKind.WRITTEN_FILE, "filename"),
-    load_file.__code__: (AccessKind.READ_FILE, "filename"),
+_OF_CODE: dict[int, tuple[AccessKind, str]] = {
+    id(type(os.environ).__getitem__.__code__): (AccessKind.VARIABLE, "key"),
+    id(logging.Logger.handle.__code__): (AccessKind.LOG, "self"),
+    id(torch.save.__code__): (AccessKind.WRITTEN_FILE, "f"),
+    id(save_file.__code__): (AccessKind.WRITTEN_FILE, "filename"),
+    id(load_file.__code__): (AccessKind.READ_FILE, "filename"),
 }
-"""Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event."""
+"""Functions that tell of an access, and the argument that names it. What is written in C++ or Rust gives no event.
+They go by their code's number, since code that Dynamo makes can hold a slice and has no hash then."""
 
 _REPLACED = {
     "stat": AccessKind.READ_FILE,
@@ -109,8 +110,8 @@ class OutsideWatch:
         elif event == "call" and frame.f_code is torch.autocast.__enter__.__code__:
             if (autocast := frame.f_locals["self"])._enabled:
                 self._autocasts[str(autocast.fast_dtype).removeprefix("torch.")] = None
-        elif event == "call" and frame.f_code in _OF_CODE:
-            kind, argument = _OF_CODE[frame.f_code]
+        elif event == "call" and id(frame.f_code) in _OF_CODE:
+            kind, argument = _OF_CODE[id(frame.f_code)]
             named = frame.f_locals[argument]
             self._note(kind, named.name if kind is AccessKind.LOG else named, frame.f_back)
 
@@ -123,7 +124,8 @@ class OutsideWatch:
             self._note(AccessKind.LOG, "warnings", frame)
         elif isinstance(owner, io.IOBase) and name.startswith(("read", "write")):
             if writes and owner in (sys.stdout, sys.stderr):
-                self._note(AccessKind.PRINT, "", frame)
+                if frame.f_code.co_filename != warnings.__file__:  # who warns is noted where it warns
+                    self._note(AccessKind.PRINT, "", frame)
             else:
                 self._note(file_kind, getattr(owner, "name", os.devnull), frame)
         elif isinstance(owner, mmap.mmap) and name.startswith(("read", "write", "find")):

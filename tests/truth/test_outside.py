@@ -162,7 +162,16 @@ def test_what_libraries_and_the_system_do_for_themselves_is_not_noted() -> None:
         Path(os.devnull).read_bytes()
         json.loads("[1]")
         logging.LogRecord("a", 1, "b", 1, "c", (), None)  # which reads the clock
+        exec(compile("sys.stderr.write('old')", warnings.__file__, "exec"), {"sys": sys})  # torch warns
     assert watch.accesses == ()
+
+
+def test_code_that_holds_a_slice_is_watched_as_any_other() -> None:
+    """Dynamo makes such code. It has no hash before Python 3.12."""
+    code = compile("a = 1\nprint(a)", "<made by dynamo>", "exec")
+    with OutsideWatch() as watch:
+        exec(code.replace(co_consts=(*code.co_consts, slice(None))))
+    assert watch.accesses == (access(AccessKind.PRINT),)
 
 
 def test_looking_at_installed_packages_is_no_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
