@@ -46,10 +46,9 @@ class DeviceMemory:
                 used = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
                 self._used_before = max(0, used - own_bytes)
 
-    def peaks(self, artifact_bytes: int | None = None, engine_bytes: int | None = None) -> Memory:
+    def peaks(self, artifact_bytes: int | None = None) -> Memory:
         return Memory(
             peak_resident_bytes=peak_resident_bytes(),
-            engine_resident_bytes=engine_bytes,
             peak_device_bytes=self.peak_bytes,
             device_bytes_source=self.source or None,
             artifact_bytes=artifact_bytes,

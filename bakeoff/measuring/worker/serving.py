@@ -73,9 +73,6 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         right = checker.check()
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
-    if worker.job.is_first:
-        with phases.announced("memory without torch"):
-            worker.engine_bytes = engine_resident_bytes(worker, single, sets[0])
     is_repeated = worker.await_warm_up().is_repeated
     plan, is_cold = worker.job.sampling, worker.cell.cold_cache
     with phases.announced("settle"):
@@ -149,6 +146,10 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
     memory_now, placement_now = own or (worker.memory(), placement())
+    if worker.job.is_first and isinstance(command, Finish):
+        with phases.announced("memory without torch"):
+            engine_bytes = engine_resident_bytes(worker, single, sets[0])
+            memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})
     finished = Finished(accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations)
     messages.send(connection, finished)
     if last.with_metrics:

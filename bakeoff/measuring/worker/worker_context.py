@@ -84,7 +84,6 @@ class WorkerContext:
     targets: tuple[str, ...] = ()
     parameters: int | None = None  # None in a process that never sees the module
     layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
-    engine_bytes: int | None = None  # what the engine needs without torch, if that was measured
     started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
     build_begun_s: float = field(default_factory=time.monotonic)
 
@@ -217,7 +216,7 @@ class WorkerContext:
     def memory(self) -> Memory:
         # the caches of a worker that built ahead of time are gone with it
         built_bytes = folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache")
-        return self.device_memory.peaks(built_bytes, self.engine_bytes)
+        return self.device_memory.peaks(built_bytes)
 
 
 def tensors_not_taken(backend: Backend, model: LoadedModel) -> str:
