@@ -322,7 +322,7 @@ QUANTITIES: dict[str, Quantity[Record]] = {
     "warm_first_answer_s": Quantity(_WARM_START(lambda it: it.first_answer_s), missing="it was never started warm"),
     **_read(_MEMORY, "no memory of a device was read", "peak_device_bytes"),
     **_read(_MEMORY, "no memory was read", "peak_resident_bytes"),
-    **_read(_MEMORY, "nothing loads it without torch, or it was not measured", "engine_resident_bytes"),
+    **_read(_MEMORY, "no process without torch has loaded it", "engine_resident_bytes"),
     **_read(_MEMORY, "it leaves no artefact", "artifact_bytes"),
     **_read(_ACCURACY, "no error was measured", *ERRORS),
     "joules_per_call": Quantity(
