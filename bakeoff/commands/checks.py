@@ -219,7 +219,7 @@ def finding_of(checks: Sequence[Check]) -> str:
     if not tried:
         return "nothing could be built here"
     said = {
-        f"{len(wrong)} of {counted(len(tried), 'build')} are wrong": wrong,
+        f"{len(wrong)} of {counted(len(tried), 'build')} {'is' if len(wrong) == 1 else 'are'} wrong": wrong,
         f"{len(failed)} of {counted(len(tried), 'build')} failed": failed,
         f"outputs of {len(unchecked)} could not be compared in full": unchecked,
     }

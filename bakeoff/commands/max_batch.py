@@ -39,6 +39,7 @@ class BatchTried(Frozen):
     status: Status = Status.OK
     median_ms: float | None = None
     samples_per_s: float | None = None
+    is_lower_bound: bool = False  # other load held the rate down
     peak_bytes: int | None = None  # of the device on a GPU, and else of the process
 
     @classmethod
@@ -53,8 +54,15 @@ class BatchTried(Frozen):
             status=record.status,
             median_ms=median_ms,
             samples_per_s=calls_per_s and calls_per_s * batch,
+            is_lower_bound=record.is_throughput_doubtful,
             peak_bytes=peak_memory(record)[0],
         )
+
+    @property
+    def rate(self) -> str:
+        if not self.samples_per_s:
+            return NONE
+        return f"{'≥' if self.is_lower_bound else ''}{spell_rate(self.samples_per_s)}"
 
 
 class BatchSearch(Frozen):
@@ -104,7 +112,7 @@ class BatchSearch(Frozen):
         best, above = self.largest, self.too_large
         if best is None:
             return f"{self.label}: no batch{f' ({above.reason})' if above else ''}"
-        rate = f", {spell_rate(best.samples_per_s)} samples/s" if best.samples_per_s else ""
+        rate = f", {best.rate} samples/s" if best.samples_per_s else ""
         said = f"{self.label}: batch {best.batch}{rate}, {milliseconds(best.median_ms)} ms"
         if above:
             return f"{said}; {above.batch} is too large ({above.reason})"
@@ -125,7 +133,7 @@ class MaxBatchAnswer(Frozen):
                 search.label,
                 str(one.batch),
                 milliseconds(one.median_ms),
-                spell_rate(one.samples_per_s) if one.samples_per_s else NONE,
+                one.rate,
                 mebibytes(one.peak_bytes),
                 one.reason or "fits",
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -259,6 +260,13 @@ def _spread_of_energy(record: Record) -> Spread | None:
     return Spread(energy.ci95, energy.turns) if energy and energy.ci95 and energy.resolved_j is not None else None
 
 
+def _spread_of_throughput(record: Record) -> Spread | None:
+    """Return the interval of a rate that other load held down. How much more it would be is not known."""
+    if record.throughput is None or not record.is_throughput_doubtful:
+        return None
+    return Spread(Interval(low=record.throughput.calls_per_s, high=math.inf), record.throughput.blocks)
+
+
 def _spread_of_start(record: Record) -> Spread | None:
     from bakeoff.judging.intervals import median_interval
 
@@ -312,7 +320,9 @@ def _read(part: OptionalField[Record, Any], missing: str, *names: str) -> dict[s
 QUANTITIES: dict[str, Quantity[Record]] = {
     **_read(_LATENCY, "no latency was measured", "median_ms", "mean_ms", "min_ms"),
     **_read(_LATENCY, "the sample is too small for this percentile: raise --min-time", *PERCENTILES),
-    **_read(_THROUGHPUT, "no throughput was measured", "calls_per_s"),
+    "calls_per_s": Quantity(
+        _THROUGHPUT(lambda it: it.calls_per_s), _spread_of_throughput, "no throughput was measured"
+    ),
     "build_s": Quantity(lambda record: record.build_s if record.phases else None, missing="no phase was timed"),
     "first_call_s": Quantity(lambda record: record.first_call_s, missing="no first call was timed"),
     "first_answer_s": Quantity(

@@ -144,19 +144,23 @@ class OpenLeads(Doubt):
 class MachineBusy(OpenLeads):
     """Threads waited for cores so long that it is not known how these cells compare with the best one."""
 
+    has_one_thread: bool = False  # each cell
+
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         if ratios := _open_leads(evidence.ranking.answer, is_covered=True):
-            yield cls(evidence.ranking.labels[0], ratios)
+            threads = {record.settings.get("threads") for record in evidence.ranking.measured}
+            yield cls(evidence.ranking.labels[0], ratios, threads == {1})
 
     @property
     def brief(self) -> str:
         return _why_busy(self)
 
     def say(self) -> str:
+        fewer = "" if self.has_one_thread else "give the run fewer threads (OMP_NUM_THREADS=1), "
         return (
             f"{_why_busy(self)}: threads waited for cores so long that calls would measure the waiting. Stop what "
-            "else runs, give the run fewer threads (OMP_NUM_THREADS=1), or let it wait: --wait-for-quiet 10m"
+            f"else runs, {fewer}or let it wait: --wait-for-quiet 10m"
         )
 
 

@@ -207,7 +207,8 @@ def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
     """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
 
-    Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner.
+    Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner, and
+    each has a folder of its own.
     """
     best = _best(contest)
     if best is None or contest.answer.certainty is Certainty.OPEN:
@@ -219,7 +220,8 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
         named_so = [each for each in contests if each.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
         name = of_contest if best.label == contest.answer.winner else best.cell.id
-    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}"
+    out = f" --out export-{contests.index(contest) + 1}" if len(contests) > 1 else ""
+    return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}{out}"
 
 
 def not_tried(judgement: Judgement) -> str:

@@ -21,6 +21,7 @@ eager, called in the same process at the same time, passes.
 """
 
 import contextlib
+import itertools
 import math
 import random
 import traceback
@@ -128,7 +129,7 @@ class Checker:
         return right
 
     def _put_back(self) -> tuple[str, ...]:
-        """Give the sets the values that they had, and return the inputs of the first one that the build has changed."""
+        """Give the sets the values that they had, and return the inputs that the build has changed in any of them."""
         if not self._unchanged:
             return ()
         now = [each.map(torch.Tensor.cpu) for each in self._sets]
@@ -138,7 +139,7 @@ class Checker:
             with torch.inference_mode():
                 for name in names:
                     tensors[name].copy_(values[name])
-        return overwritten[0]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(overwritten)))
 
     def _check_sets(self) -> Accuracy:
         traits = self._traits

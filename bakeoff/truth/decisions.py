@@ -52,7 +52,7 @@ SIZE_READS = frozenset({"numel", "nelement", "__len__", "size", "__get__"})
 """Functions that give Python a size. `__get__` gives a shape, or another attribute."""
 
 SIZED_BY_VALUES = frozenset(
-    {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "__getitem__"}
+    {"nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "bincount", "__getitem__"}
 )
 """Functions of torch whose results may have sizes that depend on values, such as how many of them are true."""
 
@@ -205,14 +205,25 @@ def _is_constant(leaf: Any) -> bool:
 
 
 def _decides_nothing(file: str, line: int) -> bool:
-    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`."""
+    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`.
+
+    One that takes one of two ways, or gives a value a name, decides: `outs.append(a(x) if x.max() < 50 else b(x))`.
+    """
     statements = [node for node in _statements(file) if node.lineno <= line <= (node.end_lineno or node.lineno)]
     if not statements:
         return False
     innermost = max(statements, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno)))
     if isinstance(innermost, ast.If):
-        return not innermost.orelse and all(isinstance(node, ast.Raise) for node in innermost.body)
-    return isinstance(innermost, ast.Assert | ast.Expr | ast.Raise)
+        if innermost.orelse or not all(isinstance(node, ast.Raise) for node in innermost.body):
+            return False
+        return not _has(innermost.test, ast.NamedExpr)
+    if isinstance(innermost, ast.Expr):
+        return not (isinstance(innermost.value, ast.BoolOp) or _has(innermost, ast.IfExp, ast.NamedExpr))
+    return isinstance(innermost, ast.Assert | ast.Raise) and not _has(innermost, ast.NamedExpr)
+
+
+def _has(tree: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(node, kinds) for node in ast.walk(tree))
 
 
 @lru_cache

@@ -41,7 +41,7 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     )
     assert err.splitlines()[-1] == f"exit status 1: {answer['exit_reason']}"
     assert answer["finding"] == (
-        "1 of 5 builds are wrong: null/wrong of problems/1_product.py (width 4) on cpu, fp32; 3 of 5 builds failed: "
+        "1 of 5 builds is wrong: null/wrong of problems/1_product.py (width 4) on cpu, fp32; 3 of 5 builds failed: "
         "all of problems/2_fails.py (width 4) on cpu, fp32"
     )
     statuses = {(check["model"], check["label"]): check["status"] for check in answer["checks"]}
@@ -111,7 +111,7 @@ def check(label: str, status: Status, **more: str) -> Check:
         ([check("a", Status.OK), check("b", Status.CRASH)], "1 of 2 builds failed: b of net on cpu, fp32"),
         (
             [check("a", Status.OK, unchecked="random"), check("b", Status.INCORRECT)],
-            "1 of 2 builds are wrong: b of net on cpu, fp32; outputs of 1 could not be compared in full: a of net on "
+            "1 of 2 builds is wrong: b of net on cpu, fp32; outputs of 1 could not be compared in full: a of net on "
             "cpu, fp32",
         ),
     ],

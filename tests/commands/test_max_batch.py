@@ -91,7 +91,9 @@ def test_a_record_says_whether_its_batch_is_too_large() -> None:
     required = Requirements.parse("median_ms<5")
     kept = BatchTried.measured(8, once(2.0, "onnx"), required)
     assert kept.reason == "" and kept.median_ms == pytest.approx(2.0, rel=0.01)
-    assert kept.samples_per_s == pytest.approx(8 * 700) and kept.peak_bytes
+    assert kept.samples_per_s == pytest.approx(8 * 700) and kept.peak_bytes and not kept.is_lower_bound
+    held_down = BatchTried.measured(8, once(0.1, "onnx"), required)  # other load took most of the time
+    assert held_down.rate == "≥7,200"
     slow = BatchTried.measured(16, once(6.0, "onnx"), required)
     assert slow.reason.startswith("median_ms is 6") and slow.status is Status.OK
     assert BatchTried.measured(32, failed(cell("onnx"), Status.OOM, "no room"), required).reason == "oom: no room"

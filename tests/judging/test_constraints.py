@@ -4,7 +4,7 @@ import pytest
 
 from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requirements
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record
+from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record, Throughput
 from bakeoff.records.start_samples import Start, StartedCell
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
@@ -149,3 +149,13 @@ def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
         "onnx may miss what is required: start_s is 0.76, and 7 repetitions do not show whether it is < 0.75"
     )
     assert Requirements.parse("start_s<0.5").unmet(record)
+
+
+def test_a_rate_that_other_load_held_down_may_be_higher() -> None:
+    rate = Throughput(calls_per_s=400.0, blocks=3, block_s=0.1)  # single calls take 1 ms
+    held_down = full().model_copy(update={"throughput": rate})
+    assert held_down.is_throughput_doubtful
+    required = Requirements.parse("calls_per_s>500")
+    assert not required.unmet(held_down) and [doubt.labels for doubt in required.open([held_down])] == [("onnx",)]
+    assert not Requirements.parse("calls_per_s>300").open([held_down])
+    assert unmet("calls_per_s>500", full().model_copy(update={"throughput": rate, "latency": None}))

@@ -358,9 +358,25 @@ def calling_on(change: Callable[[torch.Tensor], Any]) -> Build:
     return build
 
 
+def but_the_first() -> Callable[[torch.Tensor], Any]:
+    seen: list[torch.Tensor] = []
+
+    def change(x: torch.Tensor) -> None:
+        seen.append(x.clone())
+        if not torch.equal(x, seen[0]):
+            x.zero_()
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "is_answer_right"),
-    [(lambda x: x.mul_(1 + 1e-6), True), (torch.relu_, False), (lambda x: x[0].zero_(), False)],
+    [
+        (lambda x: x.mul_(1 + 1e-6), True),
+        (torch.relu_, False),
+        (lambda x: x[0].zero_(), False),
+        (but_the_first(), False),
+    ],
 )
 def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
     change: Callable[[torch.Tensor], Any], is_answer_right: bool, references: Callable[[str], Path]

@@ -517,10 +517,24 @@ def drops_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) if x.masked_select(x > 50).shape[0] > 0 else x
 
 
+def keeps_one_of_two(m: Any, x: torch.Tensor) -> torch.Tensor:
+    kept = []
+    kept.append(m.linear(x) if x.max() < 50 else x)
+    return torch.cat(kept)
+
+
+def binds_what_it_checks(m: Any, x: torch.Tensor) -> torch.Tensor:
+    if (peak := float(x.max())) != peak:
+        raise ValueError("not a number")
+    return m.linear(x) if peak < 50 else x
+
+
 @pytest.mark.parametrize(
     ("forward", "given", "goes_both_ways"),
     [
         (loops_by_a_value, [], [True]),
+        (keeps_one_of_two, [], [True]),
+        (binds_what_it_checks, [], [True]),
         (takes_another_expert, [], [True]),
         (returns_a_count, [], [True]),
         (skips_without_hits, [], [True]),
