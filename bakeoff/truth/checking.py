@@ -25,7 +25,7 @@ import itertools
 import math
 import random
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -38,7 +38,7 @@ from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
 from bakeoff.records.text import first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
-from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, copied, named_inputs
+from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, labels, match
 from bakeoff.truth.module_state import is_equal
@@ -335,16 +335,25 @@ class Checker:
         held_outside = [name for name in self._traits.grows if name in (OUTSIDE, GPU_MEMORY)]
         if not (self._traits.accesses or held_outside):
             return []
-        own = self._calls.module
-        self._calls.begin()
-        self._call(self._sets[-1])  # what a call keeps of its inputs is another value then
-        with OutsideWatch([*([own] if own is not None else []), *modules_in(self._compiled)]) as watch:
-            self._call(self._sets[0])
+        own, expected = self._calls.module, self._traits.accesses
+        if own is not None and any(access.kind is AccessKind.ATTRIBUTE for access in expected):
+            of_eager = self._accesses_of(lambda inputs: call(own, self._calls.given(inputs)), [own]).accesses
+            # a model may keep nothing of inputs that come again
+            expected = tuple(each for each in expected if each.kind is not AccessKind.ATTRIBUTE or each in of_eager)
+        watch = self._accesses_of(self._call, [*([own] if own is not None else []), *modules_in(self._compiled)])
         not_held = [] if watch.ran_users_code else held_outside  # which only the model's own code does
         return [
-            *dropped(self._traits.accesses, watch.accesses),
+            *dropped(expected, watch.accesses),
             *(Access(kind=AccessKind.ATTRIBUTE, name=name) for name in not_held),
         ]
+
+    def _accesses_of(self, answer: Callable[[Inputs], object], modules: Iterable[torch.nn.Module]) -> OutsideWatch:
+        """Watch one call. In the call before it, what a call keeps of its inputs was another value."""
+        self._calls.begin()
+        answer(self._sets[-1])
+        with OutsideWatch(modules) as watch:
+            answer(self._sets[0])
+        return watch
 
     def _compared(
         self,
