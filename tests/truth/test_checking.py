@@ -446,6 +446,14 @@ def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(
     assert artefact.dropped == list(traits.accesses)
 
 
+def test_a_model_that_keeps_answers_by_their_inputs_drops_nothing_when_they_come_again(
+    references: Callable[[str], Path],
+) -> None:
+    path = references("answer_cache.py:factory")
+    assert [access.kind for access in traits_in(path).accesses] == [AccessKind.ATTRIBUTE]
+    assert checked("answer_cache.py:factory", path, as_it_is).dropped == []
+
+
 @pytest.mark.filterwarnings("ignore")  # what models do is deprecated
 @pytest.mark.parametrize(("build", "is_kept"), [(as_it_is, True), (traced, False)])
 def test_what_grows_outside_of_the_module_grows_only_where_its_code_runs(
