@@ -103,7 +103,7 @@ class Checker:
         if self._first is not None and traits.state and not self._calls.can_restore:
             return self._first
         right = self._check_sets()
-        overwritten = self._put_back()
+        overwritten = self._put_back() or self._overwritten_beside()
         self._unchanged = ()
         if not right.passed and self._eager_fails():
             nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
@@ -313,6 +313,15 @@ class Checker:
             return right
         why = f"the model's own {listed(first(sorted(empty)))} had no element for any inputs"
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}", "others_compared": True})
+
+    def _overwritten_beside(self) -> tuple[str, ...]:
+        """Return the inputs that the build has changed beside those that the model writes into."""
+        writable = self._beyond.written_inputs
+        if not writable:
+            return ()
+        self._calls.begin()
+        before, after = named_inputs(self._sets[0]), named_inputs(self._call(self._sets[0]))
+        return tuple(name for name in after if name not in writable and not is_equal(after[name], before[name]))
 
     def _unwritten_inputs(self) -> list[str]:
         traits, expected = self._traits, self._beyond.written_inputs

@@ -391,6 +391,22 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
     assert (found.rule == told) == is_answer_right
 
 
+def test_a_build_that_overwrites_another_input_than_the_model_is_wrong(references: Callable[[str], Path]) -> None:
+    case = "input_layouts.py:aliased"
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(cache: torch.Tensor, last: torch.Tensor, x: torch.Tensor) -> Any:
+            outputs = module(cache, last, x)
+            x.zero_()
+            return outputs
+
+        return forward
+
+    assert checked(case, references(case), as_it_is).passed
+    found = checked(case, references(case), build)
+    assert not found.passed and found.rule == OVERWRITES.format("input 2")
+
+
 def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references: Callable[[str], Path]) -> None:
     path, cell = references(CHANNELS_LAST), cells.case(CHANNELS_LAST)
     module, sets = loading.move_to_device(loading.load(cell), cell)
