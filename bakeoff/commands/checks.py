@@ -1,6 +1,7 @@
 """`--check-only`: every cell is built and compared with the reference. None is timed, so the machine may be busy."""
 
 import itertools
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -198,13 +199,14 @@ def _checked_against_reference(
 
 
 def _check(record: Record, accuracy: Accuracy | None) -> Check:
+    error = accuracy.relative_rmse if accuracy and accuracy.has_errors else None
     return Check(
         model=record.cell.model,
         contest=record.cell.title,
         label=record.cell.label,
         status=record.status,
         reason=record.reason,
-        relative_error=accuracy.relative_rmse if accuracy and accuracy.has_errors else None,
+        relative_error=None if error is None or math.isnan(error) else error,
         unchecked=accuracy.unchecked if accuracy else "",
         log_tail=record.log_tail,
     )
