@@ -251,6 +251,10 @@ class MeasureFurther(Message):
         return not (self.with_device_time or self.throughput_blocks or self.with_energy or self.with_around)
 
 
+ENGINE_MEMORY_LIMIT_S = 60.0
+"""The process that loads a build without torch, and calls it, is given up after so long."""
+
+
 class Finish(Message):
     """Check once more, and end. It is answered by `Finished`.
 
@@ -259,6 +263,7 @@ class Finish(Message):
 
     with_trace: bool = False  # of the kernels on a GPU
     with_metrics: bool = False  # of the user's own
+    with_engine_memory: bool = False  # what the engine needs without torch
 
     @property
     def only_checks(self) -> bool:

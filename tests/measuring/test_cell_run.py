@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -145,6 +146,23 @@ def test_a_cell_that_is_far_from_the_best_has_energy_and_a_trace_only_if_energy_
         found = {label: getattr(record, name) is not None for label, record in run.records.items()}
         assert found == {"eager": True, "null": True, "null/double": asked_for}
     assert all(record.throughput for record in run.records.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "limits", "is_measured"),
+    [
+        ("cpu", {}, True),
+        ("cpu", {"budget_s": 60.0}, False),
+        ("cpu", {"time_limit_s": 60.0}, False),
+        ("cuda", {}, False),
+    ],
+)
+def test_the_memory_without_torch_is_measured_on_a_cpu_where_there_is_time(
+    tmp_path: Path, device: str, limits: dict[str, Any], is_measured: bool
+) -> None:
+    run = run_contest(tmp_path, {"null": Script()}, plan_of(2), device=Device(device), **limits)
+    (record,) = run.records.values()
+    assert record.memory is not None and (record.memory.engine_resident_bytes is not None) is is_measured
 
 
 def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Path) -> None:

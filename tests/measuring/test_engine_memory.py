@@ -53,3 +53,11 @@ def test_a_process_that_fails_says_why_in_the_log_of_the_cell(
     monkeypatch.setattr(engine_memory, "_CHILD", f"import torch; {engine_memory._CHILD}")
     assert measured(one) is None
     assert "torch was imported" in capsys.readouterr().err
+
+
+def test_what_fails_or_takes_too_long_costs_this_number_alone(
+    one: Built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine_memory, "ENGINE_MEMORY_LIMIT_S", 0.05)
+    assert measured(one) is None
+    assert "TimeoutExpired" in capsys.readouterr().err

@@ -266,7 +266,7 @@ class ScriptedWorker:
             finished = Finished(
                 accuracy_after=answer,
                 placement=None,
-                memory=Memory(),
+                memory=Memory(engine_resident_bytes=1 if command.with_engine_memory else None),
                 recompilations=self._script.recompilations,
             )
             self._say("finish", PhaseBegun(name="last check"), finished)

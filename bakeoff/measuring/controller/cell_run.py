@@ -22,6 +22,7 @@ from bakeoff.measuring.controller.load_run import CellUnderLoad
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import (
+    ENGINE_MEMORY_LIMIT_S,
     THROUGHPUT_BLOCKS,
     BeginWarmUp,
     Build,
@@ -466,11 +467,15 @@ class CellRun:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
-        first process, until `evaluate_ends_s`.
+        first process, until `evaluate_ends_s`. So is the memory of an engine on a CPU, where there is time for it: on a
+        GPU, a second copy of the build may leave others no memory.
         """
+        is_first, now_s = not self._growing.processes, self._now_s()
+        has_time = min(evaluate_ends_s - now_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
         return Finish(
             with_trace=self.process.has_energy and self.cell.device.is_cuda,
-            with_metrics=not self._growing.processes and self.is_evaluated and self._now_s() < evaluate_ends_s,
+            with_metrics=is_first and self.is_evaluated and now_s < evaluate_ends_s,
+            with_engine_memory=is_first and not self.cell.device.is_cuda and has_time,
         )
 
     def begin_finish(self, evaluate_ends_s: float = math.inf) -> None:

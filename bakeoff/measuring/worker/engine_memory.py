@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import psutil
 from bakeoff.backends import runtime
 from bakeoff.backends.base import Compiled
 from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT, SAMPLE
+from bakeoff.measuring.messages import ENGINE_MEMORY_LIMIT_S
 from bakeoff.measuring.worker.sample import words
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import INFERENCE
@@ -24,8 +26,6 @@ from bakeoff.truth.matching import type_name
 
 if TYPE_CHECKING:
     from bakeoff.measuring.worker.worker_context import WorkerContext
-
-LONGEST_S = 600.0
 
 _CHILD = """
 import sys
@@ -48,8 +48,16 @@ def engine_resident_bytes(worker: WorkerContext, compiled: Compiled, inputs: Inp
     it with inputs like these. `compiled` has answered them.
 
     Return None where nothing loads it without torch, where little memory is free, on other systems than Linux, and
-    where the process fails; the cell's log then says how.
+    where the process fails or takes too long; the cell's log then says how.
     """
+    try:
+        return _measured(worker, compiled, inputs)
+    except Exception:  # whatever fails here costs this number, and not the cell
+        traceback.print_exc()
+        return None
+
+
+def _measured(worker: WorkerContext, compiled: Compiled, inputs: Inputs) -> int | None:
     cell, backend = worker.cell, worker.backend
     engine = backend.runtime(cell.device)
     if engine is None or "torch" in engine.imports or backend.mode(cell.mode).no_script or cell.task != INFERENCE:
@@ -77,7 +85,7 @@ def engine_resident_bytes(worker: WorkerContext, compiled: Compiled, inputs: Inp
         numpy.savez(Path(folder, SAMPLE), **arrays)  # type: ignore[arg-type]  # these are no options
         command = [sys.executable, "-c", _CHILD, str(runtime.__file__), folder]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST_S)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=ENGINE_MEMORY_LIMIT_S)
     sys.stderr.write(done.stderr)
     peak = re.search(r"VmHWM:\s*(\d+) kB", done.stdout)
     return int(peak[1]) * 1024 if peak else None

@@ -146,7 +146,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
     memory_now, placement_now = own or (worker.memory(), placement())
-    if worker.job.is_first and isinstance(command, Finish):
+    if last.with_engine_memory:
         with phases.announced("memory without torch"):
             engine_bytes = engine_resident_bytes(worker, single, sets[0])
             memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})

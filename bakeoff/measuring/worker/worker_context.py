@@ -215,8 +215,7 @@ class WorkerContext:
 
     def memory(self) -> Memory:
         # the caches of a worker that built ahead of time are gone with it
-        built_bytes = folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache")
-        return self.device_memory.peaks(built_bytes)
+        return self.device_memory.peaks(folder_bytes(self.artifact) + folder_bytes(self.workspace / "cache"))
 
 
 def tensors_not_taken(backend: Backend, model: LoadedModel) -> str:
