@@ -584,6 +584,14 @@ def test_inputs_get_a_number_that_they_are_compared_with(
         assert torch.equal(tensor[:, : 3 - len(ends)], given[:, : 3 - len(ends)])
 
 
+def test_a_mask_hides_a_part_and_not_everything() -> None:
+    def forward(m: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) if mask.all() else m.linear(x * mask[..., None])
+
+    found = deciding(forward, (Inputs((torch.rand(2, 4, 8), torch.ones(2, 4, dtype=torch.long))),))
+    assert [probe.args[1].tolist() for probe in found.probes] == [[[1, 1, 0, 0]] * 2]
+
+
 def test_inputs_whose_answer_is_nan_are_no_probes_though_a_watched_call_gives_numbers() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
 
