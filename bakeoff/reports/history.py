@@ -29,11 +29,14 @@ def write(folder: Path, out: Path) -> tuple[History, Path]:
     """Read every report below `folder`, and write `history.md` and its figure into the folder `out`.
 
     Return the history and the path of `history.md`. Raises UsageError if there is no folder, no report in it, or if a
-    file of this name is no history.
+    file of this name is no history, or one without any of these runs.
     """
     page, history = out / HISTORY_MD, read(folder)
-    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(f"# {HISTORY}"):
+    before = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
+    if before and not before.startswith(f"# {HISTORY}"):
         raise UsageError(f"{page} is not a history, and would be overwritten: name another folder by --out")
+    if before and not any(f"| {markdown.escape(run.run_id)} |" in before for run in history.runs):
+        raise UsageError(f"{page} is the history of other runs, and would be overwritten: name another folder by --out")
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw_history(history, out)
     return history, write_atomically(page, to_markdown(history, drawn))
