@@ -17,12 +17,11 @@ from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.schema import Frozen, Record, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import spell_rate
 from bakeoff.reports import markdown
 from bakeoff.reports.blocks import Block, Items, Look
 from bakeoff.reports.console import console_for, print_blocks, print_json, say, stderr, write
 from bakeoff.reports.live_table import LiveTable
-from bakeoff.reports.number_format import NONE, ending, mebibytes, milliseconds, peak_memory
+from bakeoff.reports.number_format import ending, mebibytes, milliseconds, peak_memory, rate_at_least
 from bakeoff.reports.tables import text_table
 
 BATCH = "batch"
@@ -60,9 +59,7 @@ class BatchTried(Frozen):
 
     @property
     def rate(self) -> str:
-        if not self.samples_per_s:
-            return NONE
-        return f"{'≥' if self.is_lower_bound else ''}{spell_rate(self.samples_per_s)}"
+        return rate_at_least(self.samples_per_s, self.is_lower_bound)
 
 
 class BatchSearch(Frozen):

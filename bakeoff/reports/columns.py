@@ -198,15 +198,7 @@ def _throughput() -> list[Column[CellJudgement]]:
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
     def text_of(rate: Callable[[CellJudgement], float | None]) -> Callable[[CellJudgement], str]:
-        """Return what writes `≥41.7` where other load held the calls up: without it, there are more of them."""
-
-        def text(row: CellJudgement) -> str:
-            value = rate(row)
-            if value is None:
-                return NONE
-            return f"{'≥' if row.record.is_throughput_doubtful else ''}{number_format.rate(value)}"
-
-        return text
+        return lambda row: number_format.rate_at_least(rate(row), row.record.is_throughput_doubtful)
 
     return [
         Column("throughput", calls_per_s, "calls/s", number_format.rate, text=text_of(calls_per_s),
