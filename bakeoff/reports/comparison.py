@@ -244,6 +244,8 @@ _INCONCLUSIVE = {
     ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
     ReasonKind.NOT_REACHED: "a run's budget was over, or it was interrupted; `bakeoff resume` measures the rest",
+    ReasonKind.WAITING: "other programs kept cores busy, and threads waited for them so long that it may be all of a "
+    "change; measure both again on a quiet machine (--wait-for-quiet 10m), more processes do not help",
     ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
 }
 

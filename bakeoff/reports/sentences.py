@@ -116,6 +116,8 @@ def remarks(contest: ContestJudgement) -> list[str]:
         *floor.sentences(contest),
         f"Tensor cores: {nominal}." if nominal else "",
         not_finite(contest),
+        beyond_processes(contest),
+        lower_ranks(contest),
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
@@ -129,6 +131,39 @@ def not_finite(contest: ContestJudgement) -> str:
         return ""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'value')} of the model's own outputs {are} infinite or NaN: only the others have an error."
+
+
+MIN_MOVED = 0.01
+"""It is said of a latency that it lies outside of its processes' own medians if it does so by more than this share."""
+
+
+def beyond_processes(contest: ContestJudgement) -> str:
+    """Say why a latency lies outside of what its processes' own medians are, where one does."""
+    medians_ms = {
+        cell.label: [process.median_ms for process in cell.record.processes if process.median_ms is not None]
+        for cell in contest.ranked
+    }
+    moved = [
+        cell.label
+        for cell in contest.ranked
+        if cell.latency and (own := medians_ms[cell.label])
+        if not min(own) * (1 - MIN_MOVED) <= cell.latency.median_ms <= max(own) * (1 + MIN_MOVED)
+    ]
+    if not moved:
+        return ""
+    its = "its processes" if len(moved) == 1 else "their processes"
+    why = "what waited for cores, and the machine's drift by the rounds that cells shared, are taken out"
+    return f"{listed(moved)}: the latency is outside of {its}' own medians, because {why}."
+
+
+def lower_ranks(contest: ContestJudgement) -> str:
+    """Say why a cell that may prove as fast as the best one has a lower rank, where one has."""
+    fastest = contest.fastest
+    lower = [row.label for row in fastest.ranked if row.label in fastest.open_labels and row.rank != 1]
+    if not lower:
+        return ""
+    have = "has a lower rank" if len(lower) == 1 else "have lower ranks"
+    return f"{listed(lower)} {have} by what was measured so far: to call a winner takes more evidence than a rank."
 
 
 def pays(contest: ContestJudgement) -> str:
@@ -267,7 +302,8 @@ def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> st
     known = [least for least in times if least]
     at_least = f", at least {number_format.ratio(min(known))} times" if len(known) == len(times) else ""
     names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
-    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}"
+    beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
+    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}{beside}"
     return f"{names} left after {processes}: {slower}{'' if is_sure else ' in every undisturbed round'}{at_least}"
 
 
@@ -402,5 +438,6 @@ _WHY = {
     ReasonKind.OTHER_MACHINE: "measured on another machine",
     ReasonKind.SINGLE_PROCESS: "measured in a single process",
     ReasonKind.NO_BASELINE: "no {baseline} in the same rounds of both runs",
+    ReasonKind.WAITING: "other programs kept cores busy: threads waited for them, and the change may be waiting alone",
     ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
 }
