@@ -3,6 +3,7 @@
 A terminal shows it last, where the reader looks. Nothing here is escaped.
 """
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,11 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
+    parts += [
+        f"{cell.label} cannot be exported{_in(contest, contests)}: {cell.record.no_export}."
+        for contest, cell in best
+        if cell.record.no_export and contest.answer.certainty is not Certainty.OPEN
+    ]
     if len(best) == len(contests) == 1 and best[0][1].cell.configuration == BASELINE and contests[0].answer.winner:
         parts.append(f"{best[0][1].label} is your model as it is: there is nothing to export.")
     return " ".join(parts)
@@ -123,6 +129,8 @@ def _best(contest: ContestJudgement) -> CellJudgement | None:
 def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
+    are_best = all(exported(contest) in (None, _best(contest)) for contest in contests)
+    what = f"the {'winner' if is_alone else 'winners'}" if are_best else "the fastest that can be exported,"
     as_before = again(judgement.report.command)
     undecided = [each for each in contests if each.answer.certainty is Certainty.OPEN]
     busy = [each for each in undecided if any(isinstance(doubt, MachineBusy) for doubt in each.doubts)]
@@ -137,7 +145,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     ]
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
-        f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
+        f"{what} as {'a folder that runs' if is_alone else 'folders that run'} without Bakeoff": exports,
         "the winners in place of the parts, in Python": [
             f"bakeoff.load_parts({f'{folder}/winners'!r}, pipeline)"
             for contest in contests
@@ -205,15 +213,13 @@ def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
-    """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
+    """Return the command that makes a folder of the best cell that can be exported, or nothing if there is none.
 
     Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner, and
     each has a folder of its own.
     """
-    best = _best(contest)
-    if best is None or contest.answer.certainty is Certainty.OPEN:
-        return ""
-    if not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
+    best = exported(contest)
+    if best is None or not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
         return ""
     name = best.label
     if len(contests) > 1:
@@ -222,6 +228,18 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
         name = of_contest if best.label == contest.answer.winner else best.cell.id
     out = f" --out export-{contests.index(contest) + 1}" if len(contests) > 1 else ""
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}{out}"
+
+
+def exported(contest: ContestJudgement) -> CellJudgement | None:
+    """Return the best cell, or where nothing loads what it builds the best of the others, ranked before the baseline.
+
+    There is none in an undecided contest.
+    """
+    best = _best(contest)
+    if best is None or contest.answer.certainty is Certainty.OPEN or not best.record.no_export:
+        return None if contest.answer.certainty is Certainty.OPEN else best
+    others = itertools.takewhile(lambda cell: not cell.is_baseline, contest.ranked)
+    return next((cell for cell in others if cell.record.artifact and not cell.record.no_export), None)
 
 
 def not_tried(judgement: Judgement) -> str:
