@@ -102,7 +102,7 @@ def to_cell(judgement: Judgement) -> str:
     return page.render_cell(blocks, palette)
 
 
-def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
+def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
     has_sections = not judgement.suites or len(judgement.contests) <= MOST_SECTIONS
     blocks: list[Block] = [
         *(Section(each.title, _contest(each)) for each in judgement.contests if has_sections),
@@ -112,17 +112,18 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER")
         Text(not_tried(judgement), Look.SOFT),
     ]
     terminal.print_blocks(blocks, console)
-    print_answers(judgement, console, folder)
+    print_answers(judgement, console, folder, is_kept)
 
 
-def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
+def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
     screen, contests = first_screen(judgement, folder), judgement.contests
     commands = {purpose: lines for purpose, lines in screen.commands.items() if purpose != AGAIN}  # it was just typed
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
     blocks: list[Block] = [
         *_commands({purpose: _first_commands(lines) for purpose, lines in commands.items()}),
         Text(screen.variables_to_set if commands else ""),
-        Links(list(paths.items())),
+        Links(list(paths.items()) if is_kept else []),
+        Text("" if is_kept else f"{folder} keeps the answer that it had: --keep replaces it by this one.", Look.SOFT),
         *(Text(text, Look.WARNING) for text in screen.unfinished),
         Text(screen.whether_to_ship),
         Table(answers_of(contests), contests, look=_look_of_answer, has_headings=False),
