@@ -3,7 +3,7 @@
 from bakeoff.judging.machines import ContestOfMachines, Machines, Offer
 from bakeoff.records.text import counted, first, listed, spell_ms
 from bakeoff.reports import headline, machine, number_format
-from bakeoff.reports.blocks import Block, Section, Surface, Text
+from bakeoff.reports.blocks import Block, Section, Text
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table, text_table
 
@@ -26,12 +26,8 @@ def blocks_of(machines: Machines) -> list[Block]:
             "and prices are of calls back to back; J is beyond an idle machine."
         ),
     ]
-    return [Section(_title(machines), blocks, level=1)]
-
-
-def _title(machines: Machines) -> str:
     hosts, runs = len(machines.hosts), len(machines.reports)
-    return counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else "")
+    return [Section(counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else ""), blocks, level=1)]
 
 
 def _blocks(question: ContestOfMachines) -> list[Block]:
@@ -79,15 +75,14 @@ def _price(offer: Offer) -> str:
 
 
 _COLUMNS = [
-    Column[Offer]("machine", lambda offer: offer.machine, is_text=True, surfaces=Surface.ALL),
-    Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True, surfaces=Surface.ALL),
-    Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True,
-                  surfaces=Surface.ALL),
+    Column[Offer]("machine", lambda offer: offer.machine, is_text=True),
+    Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True),
+    Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True),
     Column[Offer]("median", lambda offer: offer.latency.median_ms, "ms", number_format.milliseconds,
-                  interval=lambda offer: offer.latency.median_ci95_ms, surfaces=Surface.ALL),
-    Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s", surfaces=Surface.ALL,
+                  interval=lambda offer: offer.latency.median_ci95_ms),
+    Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s",
                   text=lambda offer: number_format.rate_at_least(offer.calls_per_s, offer.is_lower_bound)),
     Column[Offer]("energy", lambda offer: offer.joules_per_call, "J/call", lambda joules: f"{joules:.3g}",
-                  interval=lambda offer: offer.joules_ci95, surfaces=Surface.ALL),
-    Column[Offer]("price of 1M calls", lambda offer: offer.price_per_million, text=_price, surfaces=Surface.ALL),
+                  interval=lambda offer: offer.joules_ci95),
+    Column[Offer]("price of 1M calls", lambda offer: offer.price_per_million, text=_price),
 ]  # fmt: skip

@@ -340,7 +340,7 @@ def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
     def section(suite: Suite) -> Section:
         figures = [chart for chart in charts.of_suite(suite, palette, judgement.report) if chart.name != "map"]
         models = Table(suite_report.map_columns(suite), suite.contests, suite_report.map_title(suite), details=details,
-                       status=Column("outcome", suite_report.outcome))  # fmt: skip
+                       status=Column("outcome", suite_report.outcome, surfaces=Surface.NONE))  # fmt: skip
         profile = Table(suite_report.profile_columns(), suite.rows, suite_report.PROFILE)
         return Section(suite_report.title(suite), [Charts(figures, suite.labels), profile, models], level=3)
 

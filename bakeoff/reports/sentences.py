@@ -346,7 +346,9 @@ def _why_latency(change: CellChange) -> str:
     if reason is None:
         return ""
     if reason.kind in (ReasonKind.ENDED, ReasonKind.NOT_REACHED):
-        return _endings_of(change.base, change.new)
+        known = [record for record in (change.base, change.new) if record]
+        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
+        return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)
@@ -423,13 +425,6 @@ def _standing(cell: CellJudgement) -> Standing:
         break_even_calls=pays.calls if pays else None,
         break_even_established=pays is not None,
     )
-
-
-def _endings_of(base: Record | None, new: Record | None) -> str:
-    """Return how a cell ended in both runs, or once if it ended the same way."""
-    known = [record for record in (base, new) if record]
-    endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
-    return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
 
 
 _WHY = {
