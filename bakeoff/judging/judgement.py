@@ -53,7 +53,13 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
     counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
     judged = []
     for report in reports:
-        asked = _asked_of(report)
+        calls, price = report.request.get("calls"), str(report.request.get("price") or "")
+        asked = _Asked(
+            requirements=Requirements.parse(str(report.request.get("require") or "")),
+            calls=calls if isinstance(calls, int) else None,
+            price_per_hour=Price.parse(price).per_hour if price else None,
+            over_best=report.request.get("baseline") == "eager/best",
+        )
         judged += [
             judge_contest(
                 records,
@@ -112,17 +118,6 @@ class _Asked(TypedDict):
     calls: int | None
     price_per_hour: float | None
     over_best: bool
-
-
-def _asked_of(report: Report) -> _Asked:
-    """Return what was asked. Raises UsageError for what cannot be read."""
-    calls, price = report.request.get("calls"), str(report.request.get("price") or "")
-    return _Asked(
-        requirements=Requirements.parse(str(report.request.get("require") or "")),
-        calls=calls if isinstance(calls, int) else None,
-        price_per_hour=Price.parse(price).per_hour if price else None,
-        over_best=report.request.get("baseline") == "eager/best",
-    )
 
 
 def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
