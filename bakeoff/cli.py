@@ -304,7 +304,6 @@ def report(
     from bakeoff.judging.judgement import judged_anew
     from bakeoff.judging.stored_report import report_at
     from bakeoff.reports import writer
-    from bakeoff.reports.joined import join
     from bakeoff.reports.json_answer import answer_of
 
     if as_json and (figures or out or len(paths) > 1):
@@ -315,7 +314,7 @@ def report(
         return 0
     if out:
         with written_to_the_end():
-            whole = join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
+            whole = writer.join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
             tell(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
@@ -724,7 +723,7 @@ def explain_run(
     from bakeoff.why import explanation_text as shown
     from bakeoff.why.controller import profile_run
     from bakeoff.why.explanation import ExplanationAnswer, explain
-    from bakeoff.why.explanation_page import explanation_to_page
+    from bakeoff.why.explanation_text import explanation_to_page
     from bakeoff.why.suggestions import try_suggestions
 
     with steps() as tell_step:

@@ -32,7 +32,7 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, number_format, sentences
+from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, csv_field
 
@@ -289,7 +289,7 @@ def _beside() -> list[Column[CellJudgement]]:
 
 def _kernels(row: CellJudgement) -> str:
     times = row.record.kernel_times
-    return f"{times.kernels:,.0f} kernels; {floor.longest(times)}" if times else ""
+    return f"{times.kernels:,.0f} kernels; {sentences.longest_kernel(times)}" if times else ""
 
 
 def _warm_up(row: CellJudgement) -> str:

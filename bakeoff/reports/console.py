@@ -58,7 +58,7 @@ def tell(
     from bakeoff.judging.judgement import judge
     from bakeoff.records import report_file
     from bakeoff.reports import sentences
-    from bakeoff.reports.joined import without_artifact
+    from bakeoff.reports.writer import without_artifact
 
     kept = [each if (folder / each.artifact).exists() else without_artifact(each) for each in report.records]
     judgement = judge(report.model_copy(update={"records": kept}))

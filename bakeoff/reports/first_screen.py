@@ -15,6 +15,7 @@ from bakeoff.judging.doubts_of_winner import CANNOT_RUN, MachineBusy
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import Accepted, Effect
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
@@ -274,7 +275,5 @@ def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudg
 
 
 def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
-    labels_of: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        labels_of.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None
-    return [(reason, ", ".join(labels)) for reason, labels in labels_of.items()]
+    alike = grouped(cells, lambda cell: one_line(cell.record.reason) or cell.record.status.value)
+    return [(reason, ", ".join(dict.fromkeys(cell.label for cell in ones))) for reason, ones in alike.items()]

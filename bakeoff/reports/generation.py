@@ -3,13 +3,12 @@
 from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
-from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Table, csv_field, fields_of, text_table
+from bakeoff.reports.tables import Column, Table, csv_field, text_table
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
@@ -49,16 +48,6 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
 def _first_precision(generation: Generation) -> str:
     return next((cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager")
-
-
-def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
-    """Return the rows of `generation.csv`: one for each backend of each generation."""
-    return [
-        {"contest_id": contest.contest_id, **fields_of(columns_of(generation), cell)}
-        for contest in judgement.contests
-        if (generation := contest.generation)
-        for cell in generation.cells
-    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.doubts_of_load import SoakMissed
-from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.under_load import LoadJudgement
@@ -13,7 +12,7 @@ from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
+from bakeoff.reports.tables import Column, Table, text_table
 
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
@@ -55,16 +54,6 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
                text=lambda cell: settings(cell.load.settings) if cell.load.settings else cell.load.reason or NONE,
                is_text=True, csv="settings"),
     ]  # fmt: skip
-
-
-def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
-    """Return the rows of `load.csv`: one for each cell under load."""
-    return [
-        {"contest_id": contest.contest_id, "scenario": str(load.scenario), **fields_of(columns_of(load), cell)}
-        for contest in judgement.contests
-        if (load := contest.load)
-        for cell in load.cells
-    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:

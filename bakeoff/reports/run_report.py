@@ -17,6 +17,7 @@ from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.doubts import Effect
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Status
 from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
@@ -253,12 +254,11 @@ def _look(row: CellJudgement) -> Look:
 def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
     has_numbers = any(row.record.phases or row.latency for row in contest.shown)
     tried = [row for row in contest.shown if row.record.status not in TOLD_ONCE]
-    endings: dict[str, list[str]] = {}
-    for row in contest.shown:
-        if row.record.status is not Status.OK:
-            ending = number_format.ending_beside_reason(row.record)
-            endings.setdefault(f"{ending}{row.record.reason and f': {row.record.reason}'}", []).append(row.label)
-    failures = [f"{', '.join(labels)} {ending}" for ending, labels in endings.items()]
+    failed = [row for row in contest.shown if row.record.status is not Status.OK]
+    alike = grouped(failed, lambda row: (number_format.ending_beside_reason(row.record), row.record.reason))
+    failures = [
+        f"{', '.join(row.label for row in rows)} {': '.join(filter(None, ending))}" for ending, rows in alike.items()
+    ]
     return [
         Table(columns_of([contest]), tried if has_numbers else [], look=_look, on=Surface.TERMINAL),
         Items(failures, bullet="x ", on=Surface.TERMINAL),

@@ -14,9 +14,9 @@ from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.failure import NO_BUDGET_LEFT
-from bakeoff.records.schema import SETTLE, Cell, Ratio, Record, Report, Standing, Status, Verdict
+from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
-from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
+from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -113,7 +113,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
     parts = [
         pays(contest),
         f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else no_floor(contest),
-        *floor.sentences(contest),
+        *floor_sentences(contest),
         f"Tensor cores: {nominal}." if nominal else "",
         not_finite(contest),
         beyond_processes(contest),
@@ -436,3 +436,37 @@ _WHY = {
     ReasonKind.WAITING: "other programs kept cores busy: threads waited for them, and the change may be waiting alone",
     ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
 }
+
+
+KERNEL_LIMIT = 60
+"""The name of a kernel can have hundreds of characters in C++."""
+
+
+def floor_sentences(contest: ContestJudgement) -> list[str]:
+    """Say what keeps each cell from the floor. It is told of decode steps that a GPU's trace was taken of."""
+    if contest.cell.task != DECODE:
+        return []
+    return [sentence for cell in contest.cells if (sentence := _shortfall(cell))]
+
+
+def _shortfall(cell: CellJudgement) -> str:
+    times, latency, roofline = cell.record.kernel_times, cell.latency, cell.record.roofline
+    if times is None or latency is None or roofline is None or roofline.share is None:
+        return ""
+    waits_ms, excess_ms = latency.median_ms - times.busy_ms, times.busy_ms - roofline.floor_ms
+    text = f"{one_line(cell.label)} reaches {percent(roofline.share)} of the floor"
+    if waits_ms > excess_ms:
+        return (
+            f"{text}: the GPU works in {number_format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
+            f"and waits for the host between {times.kernels:,.0f} kernels."
+        )
+    return (
+        f"{text}: its {times.kernels:,.0f} kernels take {spell_ms(times.busy_ms)}, "
+        f"{number_format.ratio(times.busy_ms / roofline.floor_ms)} times the floor; {longest_kernel(times)}."
+    )
+
+
+def longest_kernel(times: KernelTimes) -> str:
+    """Return `gemv takes 61 % of that`, of the kernel that takes most of a call."""
+    kernel = times.longest[0]
+    return f"{one_line(kernel.name.removeprefix('void '), KERNEL_LIMIT)} takes {percent(kernel.share)} of that"

@@ -22,7 +22,7 @@ from bakeoff.why.explanation import (
     named_apart,
     tree_of,
 )
-from bakeoff.why.explanation_page import explanation_to_page
+from bakeoff.why.explanation_text import explanation_to_page
 from bakeoff.why.records import CellProfile, ThreadUse
 from tests.reports import samples
 
