@@ -38,7 +38,8 @@ class FirstScreen:
     why_not: list[str]
 
 
-def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
+def first_screen(judgement: Judgement, folder: str, is_kept: bool = True) -> FirstScreen:
+    """Return what the first screen shows. An answer that is not kept is not what `folder` holds."""
     missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
     unfinished = (missing, sentences.what_more_time_would_settle(judgement))
     return FirstScreen(
@@ -50,7 +51,7 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
         ],
         whether_to_ship=whether_to_ship(judgement.contests),
         about_models=traits.about_models(judgement.contests),
-        commands=commands(judgement, folder),
+        commands=commands(judgement, folder, is_kept),
         variables_to_set=machine.variables_to_set(judgement.report.environment),
         not_tried=not_tried(judgement),
         why_not=why_not(judgement),
@@ -127,7 +128,7 @@ def _best(contest: ContestJudgement) -> CellJudgement | None:
     return contest.cell_of(next(iter(contest.answer.candidates), None))
 
 
-def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
+def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
     are_best = all(exported(contest) in (None, _best(contest)) for contest in contests)
@@ -180,7 +181,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"
             ]
-            for rule in ("require", "accept")
+            for rule in (("require", "accept") if is_kept else ())
             if (value := str(judgement.report.request.get(rule) or ""))
         },
         AGAIN: as_before,

@@ -117,7 +117,7 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER",
 
 
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
-    screen, contests = first_screen(judgement, folder), judgement.contests
+    screen, contests = first_screen(judgement, folder, is_kept), judgement.contests
     commands = {purpose: lines for purpose, lines in screen.commands.items() if purpose != AGAIN}  # it was just typed
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
     blocks: list[Block] = [

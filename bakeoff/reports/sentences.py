@@ -371,6 +371,10 @@ def ratio(ratio: Ratio) -> str:
     return f"{ratio.value:.2f}x{interval}"
 
 
+def ratio_or_none(of: Ratio | None) -> str:
+    return ratio(of) if of else number_format.NONE
+
+
 def sweep_title(sweep: Sweep) -> str:
     """Return a title such as `mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
     return f"{title_without([sweep.dimension], sweep.contests[0].cell)}, over {sweep.dimension}"

@@ -140,7 +140,7 @@ def test_the_tree_keeps_all_time_and_divides_no_kernel() -> None:
     root = tree_of([FUSED, EAGER])
     assert root.ms == (pytest.approx(1.0), pytest.approx(3.0))
     layers, *others = root.branches
-    assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(no row has it)"}
+    assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(not attributed)"}
     assert [branch.name for branch in layers.branches] == ["0.norm + 1", "0", "1"]
     assert layers.branches[0].ms[0] == pytest.approx(0.6)
 
