@@ -213,10 +213,7 @@ def _check_builds(request: Request, options: config.Options, as_json: bool) -> i
     if as_json:
         print_json(answer, status)
     else:
-        say(answer.finding)
-        stdout.print(checks.to_tables(answer.checks), highlight=False)
-        for sentence in answer.about_models:
-            say(f"{sentence}.")
+        print_blocks(checks.blocks_of(answer))
     say_exit_reason(status, answer.exit_reason)
     return status
 
@@ -288,6 +285,9 @@ def report(
     accept: Annotated[
         str | None, typer.Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the answer to --calls and --require as the report's own")
+    ] = False,
     figures: Annotated[
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
@@ -304,7 +304,6 @@ def report(
     from bakeoff.judging.judgement import judged_anew
     from bakeoff.judging.stored_report import report_at
     from bakeoff.reports import writer
-    from bakeoff.reports.joined import join
     from bakeoff.reports.json_answer import answer_of
 
     if as_json and (figures or out or len(paths) > 1):
@@ -315,16 +314,17 @@ def report(
         return 0
     if out:
         with written_to_the_end():
-            whole = join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
+            whole = writer.join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
             tell(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
+    is_kept = keep or (calls is None and require is None)
     with written_to_the_end():
         for path in paths:
             folder = path if path.is_dir() else path.parent
             asked = judged_anew(report_at(path), calls, require, accept)
-            judgement = tell(asked, folder, console=console_for(as_json), junit=junit, summary=summary)
+            judgement = tell(asked, folder, False, console_for(as_json), junit, summary, is_kept)
             status = 1 if require and not judgement.meets_requirements else 0
             reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
@@ -723,7 +723,7 @@ def explain_run(
     from bakeoff.why import explanation_text as shown
     from bakeoff.why.controller import profile_run
     from bakeoff.why.explanation import ExplanationAnswer, explain
-    from bakeoff.why.explanation_page import explanation_to_page
+    from bakeoff.why.explanation_text import explanation_to_page
     from bakeoff.why.suggestions import try_suggestions
 
     with steps() as tell_step:

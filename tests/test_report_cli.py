@@ -37,13 +37,13 @@ def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
 ) -> None:
     before = report_file.read(folder)
     assert before.verdicts[0].winner == "onnx"
-    assert call(folder, "--require", "median_ms<2, build_s>5") == 0
+    assert call(folder, "--keep", "--require", "median_ms<2, build_s>5") == 0
     after = report_file.read(folder)
     assert after.verdicts[0].winner == "inductor/max-autotune"
     assert after.records == before.records and after.request["require"] == "median_ms<2, build_s>5"
     said = capsys.readouterr().out
     assert "- onnx may not win: build_s is 0.9, not > 5" in said
-    assert call(folder, "--require", "") == 0
+    assert call(folder, "--keep", "--require", "") == 0
     assert report_file.read(folder).verdicts == before.verdicts
 
 
@@ -84,7 +84,7 @@ def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
 
 
 def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(folder, "--calls", 100_000) == 0
+    assert call(folder, "--keep", "--calls", 100_000) == 0
     said = " ".join(capsys.readouterr().out.split())
     answer = re.search(r"→ onnx (\S+) s for 100,000 calls (1\.8\dx) eager", said)
     assert answer and "= From a cold start eager costs least up to call" in said
@@ -93,6 +93,19 @@ def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureF
         assert row and f"{answer[1]}\\*" in row[1]  # one number for one thing
     assert call(folder) == 0  # the number is kept
     assert answer[0] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5")])
+def test_a_question_changes_nothing_on_disk(
+    folder: Path, asked: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(folder) == 0
+    plain = capsys.readouterr().out
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert call(folder, *asked) == 0
+    answer = capsys.readouterr().out
+    assert answer != plain and "--keep" in answer and "report.md" not in answer
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

@@ -53,20 +53,17 @@ class NotebookTable(LiveTable):
         now_s = self._clock_s()
         if now_s - self._drawn_s >= REFRESH_EVERY_S:
             self._drawn_s = now_s
-            self._update(self._html())
+            rows = "".join(
+                "<tr>" + "".join(f"<td style='text-align:left'>{_plain(text.plain)}</td>" for text in columns) + "</tr>"
+                for columns in self._shown(MOST_LINES)
+            )
+            note = f"<p>{_plain(self._note)}</p>" if self._note else ""
+            self._update(f"<div><table>{rows}</table><p>{_plain(self._counts())}</p>{note}</div>")
 
     def _update(self, html: str) -> None:
         from IPython import display
 
         self._handle.update(display.HTML(html))
-
-    def _html(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{_plain(text.plain)}</td>" for text in columns) + "</tr>"
-            for columns in self._shown(MOST_LINES)
-        )
-        note = f"<p>{_plain(self._note)}</p>" if self._note else ""
-        return f"<div><table>{rows}</table><p>{_plain(self._counts())}</p>{note}</div>"
 
 
 def _plain(text: str) -> str:

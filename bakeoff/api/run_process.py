@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -66,7 +66,8 @@ class RunProcess(ControllerProcess):
 
     def __init__(self, begin: StartRun, live_model: Path | None = None) -> None:
         """`live_model` is the folder of the program's own model, if that is what is compared."""
-        super().__init__(START, begin, _with_live_model(os.environ, live_model))
+        others = {name: value for name, value in os.environ.items() if name != LIVE_MODEL}
+        super().__init__(START, begin, others | ({LIVE_MODEL: str(live_model)} if live_model else {}))
         self.is_interrupted = False  # also where nothing was left to measure, and the run was complete
         self._owes_reply = False
 
@@ -97,11 +98,6 @@ class RunProcess(ControllerProcess):
                 raise KeyboardInterrupt
             raise BakeoffError(f"the process that directs the run ended: {self.ending()}")
         return message
-
-
-def _with_live_model(variables: Mapping[str, str], folder: Path | None) -> dict[str, str]:
-    others = {name: value for name, value in variables.items() if name != LIVE_MODEL}
-    return others | ({LIVE_MODEL: str(folder)} if folder else {})
 
 
 class WholeRelay(Relay):

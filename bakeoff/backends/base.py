@@ -575,6 +575,16 @@ class Backend(ABC):
         """Return how the artefact is loaded elsewhere, or None if it cannot be."""
         return None
 
+    def no_export(self, cell: Cell) -> str:
+        """Return why nothing loads what this cell builds, or an empty text."""
+        runtime = self.runtime(cell.device)
+        if runtime is None:
+            return f"nothing loads what {self.name} builds"
+        if cell.precision.is_quantised and not (runtime.holds_quantised or runtime.pickles):
+            return "only the ONNX of a quantised model is exported"
+        reasons = (mode.no_script for mode in self.modes if mode.name == cell.mode and not runtime.pickles)
+        return next(reasons, "")
+
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile `module`, which is on the cell's device and in its precision, for `inputs`.

@@ -7,10 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
@@ -29,10 +25,14 @@ from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import INTERRUPTED, UsageError
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Accuracy, Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.records.traits import ModelTraits
+from bakeoff.reports.blocks import Block, Items, Section, Text
+from bakeoff.reports.number_format import error
+from bakeoff.reports.tables import text_table
 from bakeoff.reports.traits import about
 
 CALLS_S = 0.02
@@ -199,14 +199,14 @@ def _checked_against_reference(
 
 
 def _check(record: Record, accuracy: Accuracy | None) -> Check:
-    error = accuracy.relative_rmse if accuracy and accuracy.has_errors else None
+    rmse = accuracy.relative_rmse if accuracy and accuracy.has_errors else None
     return Check(
         model=record.cell.model,
         contest=record.cell.title,
         label=record.cell.label,
         status=record.status,
         reason=record.reason,
-        relative_error=None if error is None or math.isnan(error) else error,
+        relative_error=None if rmse is None or math.isnan(rmse) else rmse,
         unchecked=accuracy.unchecked if accuracy else "",
         log_tail=record.log_tail,
     )
@@ -231,13 +231,10 @@ def finding_of(checks: Sequence[Check]) -> str:
 
 def _named(some: Sequence[Check], tried: Sequence[Check]) -> str:
     """Return the labels by contest, or `all` where every build of a contest is among them."""
-    by_contest: dict[str, list[str]] = {}
-    for check in some:
-        by_contest.setdefault(check.contest, []).append(check.label)
     counts = Counter(check.contest for check in tried)
     return "; ".join(
-        f"{'all' if len(labels) == counts[contest] > 1 else listed(labels)} of {contest}"
-        for contest, labels in by_contest.items()
+        f"{'all' if len(its) == counts[contest] > 1 else listed([check.label for check in its])} of {contest}"
+        for contest, its in grouped(some, lambda check: check.contest).items()
     )
 
 
@@ -254,21 +251,26 @@ def _reasons(records: Sequence[Record]) -> list[str]:
 
 def line_of(check: Check) -> str:
     """Return the line that is shown when a build was checked."""
-    error = "" if check.relative_error is None else f", relative error {check.relative_error:.1e}"
+    off = "" if check.relative_error is None else f", relative error {error(check.relative_error)}"
     reason = check.reason or check.unchecked
-    return one_line(f"{check.status} {check.label} of {check.contest}{error}{f': {reason}' if reason else ''}")
+    return one_line(f"{check.status} {check.label} of {check.contest}{off}{f': {reason}' if reason else ''}")
 
 
-def to_tables(checks: Sequence[Check]) -> Group:
-    """Return a table of each contest's builds, below its title."""
-    blocks: list[RenderableType] = []
-    for title, of_contest in itertools.groupby(checks, lambda check: check.contest):
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
-        for check in of_contest:
-            error = "" if check.relative_error is None else f"relative error {check.relative_error:.1e}"
-            table.add_row(check.label, check.status, error, Text(one_line(check.reason or check.unchecked)))
-        blocks += [Text(title, no_wrap=True, overflow="ignore"), table]
-    return Group(*blocks)
+def blocks_of(answer: ChecksAnswer) -> list[Block]:
+    """Return the finding, and for each contest a table of its builds, with each reason once below it."""
+    blocks: list[Block] = [Text(answer.finding)]
+    for title, of_contest in grouped(answer.checks, lambda check: check.contest).items():
+        tried = [check for check in of_contest if not check.status.is_absence]
+        rows = [[check.label, check.status.value, error(check.relative_error)] for check in tried]
+        reasons = grouped(of_contest, lambda check: (check.status.value, check.reason or check.unchecked))
+        said = [
+            f"{', '.join(check.label for check in alike)} {status}: {reason}"
+            for (status, reason), alike in reasons.items()
+            if reason
+        ]
+        table = text_table(["backend", "", "relative error"], rows, "llr")
+        blocks.append(Section(title, [table, Items(said, bullet="x ")]))
+    return [*blocks, *(Text(f"{sentence}.") for sentence in answer.about_models)]
 
 
 def write(answer: ChecksAnswer, folder: Path) -> Path:

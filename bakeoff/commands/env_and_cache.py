@@ -64,16 +64,19 @@ def of_cache(cache: BuildCache, removed_bytes: int = 0) -> CacheAnswer:
         folder=str(cache.folder),
         removed_bytes=removed_bytes,
         size_bytes=sum(entry.size_bytes for entry in entries),
-        builds=[
-            KeptBuild.of(entry, used_at=datetime.fromtimestamp(entry.used_s, UTC).isoformat(timespec="seconds"))
-            for entry in entries
-        ],
+        builds=[KeptBuild.of(entry, used_at=used_at(entry)) for entry in entries],
     )
 
 
+def used_at(build: CachedBuild) -> str:
+    """Return when a build was used last. A cell claims its folder before it is built, and so the latter counts, too."""
+    used = datetime.fromtimestamp(build.used_s, UTC).isoformat(timespec="seconds")
+    return max(used, build.built_at, key=datetime.fromisoformat)
+
+
 def _line(build: CachedBuild) -> str:
-    used = spell_minutes(datetime.fromtimestamp(build.used_s, UTC).isoformat())
-    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {spell_minutes(build.built_at)}, used {used})"
+    built, used = spell_minutes(build.built_at), spell_minutes(used_at(build))
+    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {built}, used {used})"
 
 
 def _megabytes(size_bytes: int) -> str:

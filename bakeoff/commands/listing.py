@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff import backends, models
-from bakeoff.backends.base import Backend
 from bakeoff.measuring.controller.environment import git_state
 from bakeoff.measuring.versions import versions_of
 from bakeoff.records.errors import BakeoffError, first_line
@@ -77,11 +76,16 @@ def _listed_backend(name: str, availability: Mapping[tuple[str, str], str]) -> L
         backend = backends.create(name)
     except Exception as error:
         return ListedBackend(name=name, error=first_line(error), devices=devices)
+    best_modes = []
+    for mode in backend.modes:
+        if (suits := mode.worth_trying) is not None:
+            where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
+            best_modes.append(f"{mode.name} ({where})" if where else mode.name)
     return ListedBackend(
         name=name,
         description=backend.description,
         modes=list(backend.mode_names()),
-        best=_best_modes(backend),
+        best=best_modes,
         versions={library: installed(library) for library in backend.libraries},
         caveat=backend.caveat,
         devices=devices,
@@ -119,16 +123,6 @@ def backends_table(listed: Iterable[ListedBackend]) -> Table:
 def installed(library: str) -> str | None:
     """Return the version of a package in the environment that runs Bakeoff, or None."""
     return versions_of([library]).get(library)
-
-
-def _best_modes(backend: Backend) -> list[str]:
-    """Return `default` and `freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
-    best_modes = []
-    for mode in backend.modes:
-        if (suits := mode.worth_trying) is not None:
-            where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
-            best_modes.append(f"{mode.name} ({where})" if where else mode.name)
-    return best_modes
 
 
 def models_table(listed: Iterable[ListedModel]) -> Table:

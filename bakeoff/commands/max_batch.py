@@ -17,13 +17,12 @@ from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.schema import Frozen, Record, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import spell_rate
 from bakeoff.reports import markdown
 from bakeoff.reports.blocks import Block, Items, Look
 from bakeoff.reports.console import console_for, print_blocks, print_json, say, stderr, write
 from bakeoff.reports.live_table import LiveTable
-from bakeoff.reports.number_format import NONE, ending, mebibytes, milliseconds, peak_memory
-from bakeoff.reports.tables import text_table
+from bakeoff.reports.number_format import ending, mebibytes, milliseconds, peak_memory, rate_at_least
+from bakeoff.reports.tables import Column, Table
 
 BATCH = "batch"
 
@@ -60,9 +59,7 @@ class BatchTried(Frozen):
 
     @property
     def rate(self) -> str:
-        if not self.samples_per_s:
-            return NONE
-        return f"{'≥' if self.is_lower_bound else ''}{spell_rate(self.samples_per_s)}"
+        return rate_at_least(self.samples_per_s, self.is_lower_bound)
 
 
 class BatchSearch(Frozen):
@@ -128,20 +125,16 @@ class MaxBatchAnswer(Frozen):
     folder: str
 
     def blocks(self) -> list[Block]:
-        rows = [
-            [
-                search.label,
-                str(one.batch),
-                milliseconds(one.median_ms),
-                one.rate,
-                mebibytes(one.peak_bytes),
-                one.reason or "fits",
-            ]
-            for search in self.searches
-            for one in sorted(search.tried, key=lambda one: one.batch)
+        tried = [(one.label, step) for one in self.searches for step in sorted(one.tried, key=lambda step: step.batch)]
+        columns: list[Column[tuple[str, BatchTried]]] = [
+            Column("backend", lambda row: row[0], is_text=True),
+            Column(BATCH, lambda row: row[1].batch),
+            Column("median ms", lambda row: row[1].median_ms, write=milliseconds),
+            Column("samples/s", lambda row: row[1].rate),
+            Column("peak MiB", lambda row: row[1].peak_bytes, write=mebibytes),
+            Column("", lambda row: row[1].reason or "fits", is_text=True),
         ]
-        table = text_table(["backend", BATCH, "median ms", "samples/s", "peak MiB", ""], rows, "lrrrrl")
-        return [table, Items([search.finding for search in self.searches], look=Look.STRONG, bullet="")]
+        return [Table(columns, tried), Items([search.finding for search in self.searches], look=Look.STRONG, bullet="")]
 
 
 def begin(request: Request, most: int) -> list[BatchSearch]:

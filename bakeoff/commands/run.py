@@ -1,7 +1,6 @@
 """A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
 
 import contextlib
-import functools
 import importlib.util
 import math
 import re
@@ -37,6 +36,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, first, listed
+from bakeoff.reports import number_format
 from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
@@ -61,10 +61,21 @@ def run(
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
     with _reserved(folder):
         request, left_out = resolved(request, prepare=True)
-        begin = functools.partial(_begun, folder=folder, command=command, progress=progress, left_out=left_out)
+        begun: list[Store] = []
+
+        def begin(asked: Request, contests: Sequence[Contest], captured: Environment | None = None) -> Store:
+            begun.append(_begun(asked, contests, captured, folder, command, progress, left_out))
+            return begun[-1]
+
         if request.cluster:
             return _run_on_cluster(request, begin, progress)
-        return _run_here(request, begin, progress, budget_ends_s)
+        try:
+            _measure_here(request, begin, progress, budget_ends_s)
+        except KeyboardInterrupt:
+            if not begun or begun[0].environment() is None:
+                raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
+        with written_to_the_end():
+            return report_of(begun[0]), begun[0]
 
 
 @contextlib.contextmanager
@@ -85,8 +96,7 @@ def _reserved(folder: Path | None) -> Iterator[None]:
 def _begun(
     request: Request,
     contests: Sequence[Contest],
-    captured: Environment | None = None,
-    *,
+    captured: Environment | None,
     folder: Path | None,
     command: str,
     progress: Progress,
@@ -122,34 +132,23 @@ def _named_twice(request: Request) -> list[str]:
     ]
 
 
-def _run_here(request: Request, begin: Begin, progress: Progress, budget_ends_s: float) -> tuple[Report, Store]:
-    store: Store | None = None
-    try:
-        with launchers_for(request, _servers_here(request)) as launchers:
-            facts, captured = describe_machine(launchers, request)
-            request = on_this_machine(request, facts)
-            contests = with_open_axes(plan(request), launchers)
-            measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
-            if not is_pool(request.devices):
-                store = begin(request, contests, captured)
-                measure(launchers, contests, request, store, progress, measured_by_s)
-        if is_pool(request.devices):
-            with Pool(places_here(request), request, contests) as pool:
-                captured, differing = pool.begin()
-                store = begin(request, contests, captured)
-                _note_pool(request, differing, store, progress)
-                pool.measure(store, progress, measured_by_s)
-        assert store is not None
-        _measure_starts(store, request, progress, budget_ends_s)
-    except KeyboardInterrupt:
-        if store is None or store.environment() is None:
-            raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
-    with written_to_the_end():
-        return report_of(store), store
-
-
-def _servers_here(request: Request) -> int:
-    return 1 if is_pool(request.devices) else servers_of(request)
+def _measure_here(request: Request, begin: Begin, progress: Progress, budget_ends_s: float = math.inf) -> None:
+    """Measure on this machine, or at the places of a pool of it. `begin` is called when the contests are known."""
+    with launchers_for(request, 1 if is_pool(request.devices) else servers_of(request)) as launchers:
+        facts, captured = describe_machine(launchers, request)
+        request = on_this_machine(request, facts)
+        contests = with_open_axes(plan(request), launchers)
+        measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
+        if not is_pool(request.devices):
+            store = begin(request, contests, captured)
+            measure(launchers, contests, request, store, progress, measured_by_s)
+    if is_pool(request.devices):
+        with Pool(places_here(request), request, contests) as pool:
+            captured, differing = pool.begin()
+            store = begin(request, contests, captured)
+            _note_pool(request, differing, store, progress)
+            pool.measure(store, progress, measured_by_s)
+    _measure_starts(store, request, progress, budget_ends_s)
 
 
 def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
@@ -181,36 +180,22 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     store = Store.open(folder)
     request = request_of(store)
     require_same_model(store)
-    contests = plan(request)
     store.forget_left()
+
+    def go_on(_: Request, contests: Sequence[Contest], captured: Environment) -> Store:
+        _go_on_in(captured, contests, store)
+        return store
+
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported
-        _measure_rest(store, request, contests, progress)
-        if not request.cluster:
-            _measure_starts(store, request, progress)
+        if request.cluster:
+            with Cluster(request.cluster) as cluster:
+                cluster.require_own_variables(store.own_variables())
+                _note_resumption(store)
+                cluster.measure(request, _with_open_axes(request), store, progress)
+        else:
+            _measure_here(request, go_on, progress)
     with written_to_the_end():
         return report_of(store), store
-
-
-def _measure_rest(store: Store, request: Request, contests: list[Contest], progress: Progress) -> None:
-    if request.cluster:
-        with Cluster(request.cluster) as cluster:
-            cluster.require_own_variables(store.own_variables())
-            _note_resumption(store)
-            cluster.measure(request, _with_open_axes(request), store, progress)
-        return
-    with launchers_for(request, _servers_here(request)) as launchers:
-        facts, captured = describe_machine(launchers, request)
-        require_devices(request.devices, facts)
-        contests = with_open_axes(contests, launchers)
-        if not is_pool(request.devices):
-            _go_on_in(captured, contests, store)
-            measure(launchers, contests, request, store, progress)
-            return
-    with Pool(places_here(request), request, contests) as pool:
-        captured, differing = pool.begin()
-        _go_on_in(captured, contests, store)
-        _note_pool(request, differing, store, progress)
-        pool.measure(store, progress)
 
 
 def _run_on_cluster(request: Request, begin: Begin, progress: Progress) -> tuple[Report, Store]:
@@ -401,7 +386,7 @@ def _reasons(judgement: Judgement) -> list[str]:
 def failures_of(records: Sequence[Record]) -> list[str]:
     """Return a line that says which cells failed, or nothing."""
     failed = [record for record in records if record.status.is_failure]
-    labels = dict.fromkeys(f"{record.cell.label} ({record.status})" for record in failed)
+    labels = dict.fromkeys(f"{record.cell.label} ({number_format.status(record)})" for record in failed)
     return [f"{counted(len(failed), 'cell')} failed: {listed(first(list(labels)))}"] if failed else []
 
 

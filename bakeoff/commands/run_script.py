@@ -16,7 +16,7 @@ from bakeoff.records.schema import TRAIN_STEP, Frozen
 from bakeoff.reports.blocks import Block, Code, Look, Text
 from bakeoff.reports.console import console_for, print_blocks, print_json, say
 from bakeoff.reports.number_format import count, percent, seconds
-from bakeoff.reports.tables import text_table
+from bakeoff.reports.tables import Column, Table
 
 FACTORY = '''"""{name} of {script}, recorded by `bakeoff run-script`: weights and code lie beside this file."""
 
@@ -68,24 +68,22 @@ class RunScriptAnswer(Frozen):
     command: str = ""  # compares backends on it
 
     def blocks(self) -> list[Block]:
-        rows = [
-            [
-                found.name,
-                found.called_at,
-                found.mode,
-                count(found.calls),
-                seconds(found.seconds),
-                f"{percent(found.share)} %",
-                ", ".join(list(found.sizes)[:2]) + (", ..." if len(found.sizes) > 2 else ""),
-            ]
-            for found in self.modules
+        columns: list[Column[FoundModule]] = [
+            Column("module", lambda found: found.name, is_text=True),
+            Column("called at", lambda found: found.called_at, is_text=True),
+            Column("mode", lambda found: found.mode, is_text=True),
+            Column("calls", lambda found: found.calls, write=count),
+            Column("s", lambda found: found.seconds, write=seconds),
+            Column("share", lambda found: f"{percent(found.share)} %"),
+            Column(
+                "inputs", lambda found: ", ".join([*found.sizes][:2] + ["..."] * (len(found.sizes) > 2)), is_text=True
+            ),
         ]
         ended = f"{self.script} failed: {self.failure}" if self.failure else f"{self.script} took {self.seconds:.1f} s"
-        headings = ["module", "called at", "mode", "calls", "s", "share", "inputs"]
         reasons = [f"{found.name} cannot be recorded: {found.why_not}" for found in self.modules if found.why_not]
         return [
             Text(ended, Look.WARNING if self.failure else Look.PLAIN),
-            text_table(headings, rows, "lllrrrl") if rows else Text("It called no torch.nn.Module."),
+            Table(columns, self.modules) if self.modules else Text("It called no torch.nn.Module."),
             *(Text(reason, Look.SOFT) for reason in reasons),
             Code("\n".join(found.command for found in self.modules if found.command), "sh", "To record one of them"),
         ]

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from bakeoff import models
@@ -36,10 +34,12 @@ from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.conditions import Conditions
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
-from bakeoff.reports.terminal import print_whole
+from bakeoff.reports.tables import Column, Table
+from bakeoff.reports.terminal import print_blocks
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
@@ -95,7 +95,7 @@ def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
             console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
         rows += summarise_trials(model, mode, answers)
-    print_whole(_table(rows), console)
+    print_blocks([_table(rows)], console)
     return rows
 
 
@@ -123,10 +123,7 @@ def run(
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[SlowdownAnswer]]) -> list[Summary]:
-    by_planted: dict[float, list[SlowdownAnswer]] = {}
-    for answers in trials:
-        for answer in answers:
-            by_planted.setdefault(answer.planted, []).append(answer)
+    by_planted = grouped((answer for answers in trials for answer in answers), lambda answer: answer.planted)
     return [_summary(model, mode, by_planted[planted]) for planted in sorted(by_planted)]
 
 
@@ -291,30 +288,17 @@ def upper_bound(hits: int, trials: int) -> float:
     return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))
 
 
-def _table(rows: Sequence[Summary]) -> Table:
-    table = Table(
-        "model",
-        "the copy is",
-        "trials",
-        "right",
-        "undecided",
-        "winner called",
-        "at most",
-        "half-width",
-        "processes",
-        "s per trial",
-    )
-    for row in rows:
-        table.add_row(
-            Text(row.model),
-            "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
-            str(row.trials),
-            f"{row.right / row.trials:.1%}",
-            f"{row.unstable / row.trials:.1%}",
-            f"{row.winners / row.trials:.1%}",
-            f"{row.upper:.1%}",
-            f"±{row.half_width:.2%}",
-            f"{row.processes:.1f}",
-            f"{row.seconds:.1f}",
-        )
-    return table
+def _table(rows: Sequence[Summary]) -> Table[Summary]:
+    columns: list[Column[Summary]] = [
+        Column("model", lambda row: row.model, is_text=True),
+        Column("the copy is", lambda row: "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower"),
+        Column("trials", lambda row: row.trials),
+        Column("right", lambda row: row.right / row.trials, write="{:.1%}".format),
+        Column("undecided", lambda row: row.unstable / row.trials, write="{:.1%}".format),
+        Column("winner called", lambda row: row.winners / row.trials, write="{:.1%}".format),
+        Column("at most", lambda row: row.upper, write="{:.1%}".format),
+        Column("half-width", lambda row: row.half_width, write="±{:.2%}".format),
+        Column("processes", lambda row: row.processes, write="{:.1f}".format),
+        Column("s per trial", lambda row: row.seconds, write="{:.1f}".format),
+    ]
+    return Table(columns, rows)

@@ -83,7 +83,8 @@ def driver_too_old(facts: Facts) -> Iterator[Finding]:
 def library_does_not_import(facts: Facts) -> Iterator[Finding]:
     """Mostly such a library was compiled against other versions of the libraries beside it."""
     for library in facts.libraries.values():
-        on_gpu = _needs_gpu(library)
+        users = [backend for backend in _all_backends() if backend.name in library.backends]
+        on_gpu = bool(users) and all(backend.devices == ("cuda",) for backend in users)
         if library.imports is False and not _lacks_operators(library) and (facts.has_gpu or not on_gpu):
             yield Finding(
                 weight=Weight.PROBLEM,
@@ -262,12 +263,6 @@ def _all_backends() -> Iterator[Backend]:
     for name in backends.names():
         with contextlib.suppress(BakeoffError):  # its trial says why it does not load
             yield backends.create(name)
-
-
-def _needs_gpu(library: Library) -> bool:
-    """Return True if only backends for GPUs need the library. It may then not import without one."""
-    users = [backend for backend in _all_backends() if backend.name in library.backends]
-    return bool(users) and all(backend.devices == ("cuda",) for backend in users)
 
 
 def _lacks_operators(library: Library) -> bool:

@@ -19,6 +19,7 @@ class Change:
 
     log: float
     half_width: float | None  # of its 95 % interval, which is symmetric in the logarithm; None below two processes
+    waiting: float = 0.0  # what of it comes from threads that waited for cores
 
     @property
     def value(self) -> float:
@@ -32,7 +33,12 @@ class Change:
         """Return the same change with an interval that contains the uncertainty of another change, too."""
         if self.half_width is None or by.half_width is None:
             return self
-        return Change(self.log, math.hypot(self.half_width, by.half_width))
+        return Change(self.log, math.hypot(self.half_width, by.half_width), math.hypot(self.waiting, by.waiting))
+
+    @property
+    def is_wide_by_waiting(self) -> bool:
+        """Return True if threads that waited for cores make up most of the interval's width."""
+        return 2 * self.waiting > (self.half_width or 0.0)
 
 
 def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
@@ -44,7 +50,7 @@ def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
         return None
     log = math.log(new.latency_ms[label] / base.latency_ms[label])
     half = welch_half_width(new.process_logs[label], base.process_logs[label])
-    return Change(log, _beside_others(half, base, new, label))
+    return _with_waiting(log, half, base, new, label)
 
 
 def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | None:
@@ -56,12 +62,13 @@ def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | 
     if not all(logs):
         return None
     before, after = (math.log(fit.latency_ms[label] / fit.latency_ms[baseline]) for fit in (base, new))
-    return Change(after - before, _beside_others(welch_half_width(*logs), base, new, label, baseline))
+    return _with_waiting(after - before, welch_half_width(*logs), base, new, label, baseline)
 
 
-def _beside_others(half_width: float | None, base: Fit, new: Fit, *labels: str) -> float | None:
-    """Return half the width of an interval that contains what these cells may have waited for cores in either run."""
-    return half_width and half_width + sum(fit.reach(label) for fit in (base, new) for label in labels)
+def _with_waiting(log: float, half_width: float | None, base: Fit, new: Fit, *labels: str) -> Change:
+    """Return a change whose interval contains what these cells may have waited for cores in either run."""
+    waiting = sum(fit.reach(label) for fit in (base, new) for label in labels)
+    return Change(log, half_width and half_width + waiting, waiting if half_width else 0.0)
 
 
 def calibration_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | None:

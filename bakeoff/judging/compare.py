@@ -84,6 +84,7 @@ class ReasonKind(StrEnum):
     SINGLE_PROCESS = "single process"
     NO_BASELINE = "no baseline"  # none in the same rounds of both runs
     WIDE_INTERVAL = "wide interval"
+    WAITING = "waiting"  # for cores, which makes the interval wide
     DISAGREEMENT = "disagreement"  # the latency and its ratio to the baseline's have different outcomes
 
 
@@ -502,7 +503,9 @@ def _weakness(raw: Change, normalised: Change | None, rules: _Rules) -> Reason |
 
 
 def _why_open(change: Change) -> Reason:
-    return Reason(ReasonKind.SINGLE_PROCESS if change.half_width is None else ReasonKind.WIDE_INTERVAL)
+    if change.half_width is None:
+        return Reason(ReasonKind.SINGLE_PROCESS)
+    return Reason(ReasonKind.WAITING if change.is_wide_by_waiting else ReasonKind.WIDE_INTERVAL)
 
 
 def _baselines(before: _Records, after: _Records) -> dict[str, str]:

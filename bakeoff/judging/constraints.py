@@ -13,6 +13,7 @@ from bakeoff.judging.doubt import OfCandidates, OfCell
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.doubts import Effect
 from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Accuracy, Energy, Interval, Latency, Memory, Process, Record, Throughput
 from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.text import first as first_names
@@ -54,12 +55,9 @@ class Requirements:
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples tell."""
-        labels_of: dict[RequirementOpen, list[str]] = {}
-        for requirement in self.items:
-            for record in records:
-                if doubt := requirement.open(record):
-                    labels_of.setdefault(replace(doubt, labels=()), []).append(record.cell.label)
-        return [replace(doubt, labels=tuple(labels)) for doubt, labels in labels_of.items()]
+        doubts = [doubt for requirement in self.items for record in records if (doubt := requirement.open(record))]
+        alike = grouped(doubts, lambda doubt: replace(doubt, labels=()))
+        return [replace(doubt, labels=tuple(one.labels[0] for one in ones)) for doubt, ones in alike.items()]
 
     def are_surely_kept(self, record: Record) -> bool:
         """Return True if a metric is required, and each of them is met by the whole of its interval."""

@@ -1,12 +1,12 @@
 """Judges one contest: its ranked cells, its winner, and the doubts about both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from bakeoff.judging.answer import Answer, Row
-from bakeoff.judging.constraints import RequirementMissed, Requirements
+from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requirements
 from bakeoff.judging.costs import BreakEven, Costs
 from bakeoff.judging.doubt import Doubt, Stop
 from bakeoff.judging.doubts import doubts_about_latency, doubts_of, is_open_requirement, of_any_outcome
@@ -14,7 +14,6 @@ from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.metric_changes import MetricJudgement, judge_metrics
-from bakeoff.judging.pareto import Front, front_of
 from bakeoff.judging.precision_rule import Tolerance
 from bakeoff.judging.ranking import Evidence, Ranking, median_ms
 from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
@@ -116,6 +115,15 @@ class Generation:
     answer: Answer
     cells: tuple[GeneratingCell, ...]
     peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
+
+
+@dataclass(frozen=True)
+class Front:
+    """The labels that nothing dominates, in the order of the records, and the quantities that were compared."""
+
+    labels: Sequence[str]
+    aims: Sequence[str]
+    left_out: Sequence[str]  # quantities that some record does not have
 
 
 @dataclass(frozen=True)
@@ -356,3 +364,52 @@ def _distance_from_success(record: Record) -> int:
     if record.status.is_absence:
         return 4
     return {Status.OK: 0, Status.FALLBACK: 1, Status.INCORRECT: 2}.get(record.status, 3)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A quantity of which less is better. Two values with a ratio of at most `tie` are equal."""
+
+    name: str
+    of: Callable[[Record], float | None]
+    tie: float = 1.02
+
+
+def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Front:
+    """Return the Pareto front over latency, throughput, memory, build time and error, of records that may win.
+
+    A cell dominates another if it is nowhere worse and somewhere better. Values within 2 % are equal. So are errors
+    within a factor of two, because two roundings of the same precision may differ that much. A quantity that some
+    record does not have is not compared. Equality with a margin is not transitive: three cells could dominate each
+    other in a circle, and would all be missing.
+    A cell in `undecided` may be the fastest, so none dominates it.
+    """
+    all_aims = _aims_on(records)
+    aims = [aim for aim in all_aims if all(aim.of(record) is not None for record in records)]
+    values = [[aim.of(record) or 0.0 for aim in aims] for record in records]
+    ties = [aim.tie for aim in aims]
+    labels = [
+        record.cell.label
+        for record, ours in zip(records, values, strict=True)
+        if record.cell.label in undecided or not any(dominates(theirs, ours, ties) for theirs in values)
+    ]
+    left_out = [aim.name for aim in all_aims if aim not in aims]
+    return Front(labels, [aim.name for aim in aims], left_out)
+
+
+def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float]) -> bool:
+    """Return True if `one` is nowhere worse than `other` and somewhere better. Less is better."""
+    is_worse = any(ours > theirs * tie for ours, theirs, tie in zip(one, other, ties, strict=True))
+    is_better = any(ours * tie < theirs for ours, theirs, tie in zip(one, other, ties, strict=True))
+    return is_better and not is_worse
+
+
+def _aims_on(records: Sequence[Record]) -> list[Aim]:
+    kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
+    return [
+        Aim("latency", QUANTITIES["median_ms"].of),
+        Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
+        Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
+        Aim("build time", QUANTITIES["build_s"].of),
+        Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
+    ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bakeoff.records.schema import Environment, Gpu
+from bakeoff.records.schema import Environment
 
 UNKNOWN = "unknown"
 NOT_SET = "not set"
@@ -68,7 +68,13 @@ def _facts(environment: Environment) -> _Facts:
     }
     speed |= {f"${name}": f"set (digest {environment.own_variables[name]})" for name in environment.own_variables_set}
     for gpu in environment.gpus:
-        speed |= _gpu_facts(gpu)
+        speed |= {
+            f"driver of GPU {gpu.index}": gpu.driver,
+            f"power limit of GPU {gpu.index} (W)": gpu.power_limit_w,
+            f"highest SM clock of GPU {gpu.index} (MHz)": gpu.max_sm_clock_mhz,
+            f"persistence mode of GPU {gpu.index}": gpu.persistence_mode,
+            f"other processes on GPU {gpu.index}": gpu.other_processes,
+        }
     notes = {
         "host": environment.hostname,
         "container": environment.container,
@@ -79,17 +85,6 @@ def _facts(environment: Environment) -> _Facts:
         "Bakeoff's source files": environment.source_digest,
     }
     return {**_known(machine, Bearing.MACHINE), **_known(speed, Bearing.SPEED), **_known(notes, Bearing.NOTE)}
-
-
-def _gpu_facts(gpu: Gpu) -> dict[str, object]:
-    """Return the settings of a GPU. Its clock and temperature of the moment differ between any two runs."""
-    return {
-        f"driver of GPU {gpu.index}": gpu.driver,
-        f"power limit of GPU {gpu.index} (W)": gpu.power_limit_w,
-        f"highest SM clock of GPU {gpu.index} (MHz)": gpu.max_sm_clock_mhz,
-        f"persistence mode of GPU {gpu.index}": gpu.persistence_mode,
-        f"other processes on GPU {gpu.index}": gpu.other_processes,
-    }
 
 
 def _known(values: Mapping[str, object], bearing: Bearing) -> _Facts:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
@@ -53,14 +52,18 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
     counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
     judged = []
     for report in reports:
-        asked = _asked_of(report)
+        calls, price = report.request.get("calls"), str(report.request.get("price") or "")
+        requirements = Requirements.parse(str(report.request.get("require") or ""))
         judged += [
             judge_contest(
                 records,
                 run_id=report.run_id if counts[contest_id] > 1 else None,
-                stop=_stop_of(report, records, asked["requirements"]),
+                stop=_stop_of(report, records, requirements),
                 last=next((verdict for verdict in report.last_verdicts if verdict.contest_id == contest_id), None),
-                **asked,
+                requirements=requirements,
+                calls=calls if isinstance(calls, int) else None,
+                price_per_hour=Price.parse(price).per_hour if price else None,
+                over_best=report.request.get("baseline") == "eager/best",
             )
             for contest_id, records in by_contest(report.records).items()
         ]
@@ -103,26 +106,6 @@ def _stop_of(report: Report, records: Sequence[Record], requirements: Requiremen
     took_s = max(record.elapsed_s for record in records)
     is_early = isinstance(limit_s, int | float) and 0 < took_s < MOST_OF_TIME_LIMIT * limit_s
     return Stop.PROCESSES if is_early else Stop.TIME_LIMIT  # further processes would hardly have decided it
-
-
-class _Asked(TypedDict):
-    """What a request asks of the verdicts of its report."""
-
-    requirements: Requirements
-    calls: int | None
-    price_per_hour: float | None
-    over_best: bool
-
-
-def _asked_of(report: Report) -> _Asked:
-    """Return what was asked. Raises UsageError for what cannot be read."""
-    calls, price = report.request.get("calls"), str(report.request.get("price") or "")
-    return _Asked(
-        requirements=Requirements.parse(str(report.request.get("require") or "")),
-        calls=calls if isinstance(calls, int) else None,
-        price_per_hour=Price.parse(price).per_hour if price else None,
-        over_best=report.request.get("baseline") == "eager/best",
-    )
 
 
 def contests_of(report: Report) -> tuple[ContestJudgement, ...]:

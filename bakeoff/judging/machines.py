@@ -4,6 +4,7 @@ Each machine is judged by its own report. Cells of two machines never shared a r
 between them: one machine is called faster than another only where the intervals of their medians do not overlap.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Offer:
     contest: ContestJudgement
     latency: Latency
     calls_per_s: float | None  # back to back, as the throughput of the record says
+    is_lower_bound: bool  # other load held the rate down, so that it is more, and the price less
     joules_per_call: float | None  # beyond an idle machine; None where the counter cannot resolve it
     joules_ci95: Interval | None
     price_per_million: float | None  # in the unit of the price of an hour, for calls back to back
@@ -67,12 +69,19 @@ class ContestOfMachines:
         return labels_by_machine
 
     @property
+    def maybe_cheapest(self) -> list[Offer]:
+        """Return the offer with the lowest price, and then those that may cost less, as their rates were held down.
+
+        There is none unless every machine has a price, and there are several.
+        """
+        by_price = sorted(self.offers, key=lambda offer: offer.price_per_million or math.inf)
+        if len(self.offers) < 2 or any(offer.price_per_million is None for offer in self.offers):
+            return []
+        return [by_price[0], *(offer for offer in by_price[1:] if offer.is_lower_bound)]
+
+    @property
     def cheapest(self) -> Offer | None:
-        """Return the offer with the lowest price, if every machine has a price, and there are several."""
-        priced = [(offer.price_per_million, offer) for offer in self.offers if offer.price_per_million is not None]
-        if len(priced) < len(self.offers) or len(priced) < 2:
-            return None
-        return min(priced, key=lambda pair: pair[0])[1]
+        return self.maybe_cheapest[0] if len(self.maybe_cheapest) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,7 @@ def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None
         contest=contest,
         latency=best.latency,
         calls_per_s=rate,
+        is_lower_bound=record.is_throughput_doubtful,
         joules_per_call=record.energy.resolved_j if record.energy else None,
         joules_ci95=record.energy.ci95 if record.energy and record.energy.resolved_j is not None else None,
         price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,

@@ -14,7 +14,14 @@ from bakeoff.records.store import Store
 def report_of(store: Store) -> Report:
     """Return the report on the records that a run's folder holds so far, with fitted latencies. Nothing is measured."""
     measured = store.records()
-    records = _with_cells_ahead(measured, store)
+    by_id = {record.cell.id: record for record in measured}
+    if len(by_id) < len(store.planned):
+        by_id = {record.cell.id: record for record in store.ahead()} | by_id
+    records = [
+        by_id[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
+        for cell_id in store.planned
+        if cell_id in by_id
+    ]
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
@@ -39,18 +46,6 @@ def is_complete(store: Store) -> bool:
     """Return True if a run has all that it was asked for, so that `resume` has nothing to measure."""
     lacks_starts = store.request().get("starts") and any(map(_lacks_starts, by_contest(store.records()).values()))
     return all(map(store.has, store.planned)) and not lacks_starts
-
-
-def _with_cells_ahead(measured: Sequence[Record], store: Store) -> list[Record]:
-    """Return the records with those of planned cells that are not reached yet, and mark what has not ended."""
-    by_id = {record.cell.id: record for record in measured}
-    if len(by_id) < len(store.planned):
-        by_id = {record.cell.id: record for record in store.ahead()} | by_id
-    return [
-        by_id[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
-        for cell_id in store.planned
-        if cell_id in by_id
-    ]
 
 
 def _lacks_starts(records: Sequence[Record]) -> bool:

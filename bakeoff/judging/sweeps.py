@@ -75,11 +75,8 @@ class Sweep:
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        lines: dict[str, list[Point]] = {}
-        for contest in self.contests:
-            for row in contest.cells:
-                lines.setdefault(row.label, []).append(Point(_size(contest.cell, self.dimension), row))
-        return lines
+        points = (Point(_size(one.cell, self.dimension), row) for one in self.contests for row in one.cells)
+        return grouped(points, lambda point: point.row.label)
 
     def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
         """Return for each label the points without that quantity because their cells failed."""

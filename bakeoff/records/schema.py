@@ -637,6 +637,7 @@ class Record(Frozen):
     open_axes: dict[int, dict[int, tuple[int, int]]] = Field(default_factory=dict)
     """Of a dynamic build, by input and axis: the lowest and the highest size that it serves."""
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
+    no_export: str = ""  # why nothing loads what its backend builds in this mode; empty: `bakeoff export` may
     colour: str = Field(default="", pattern=r"^(#[0-9a-f]{6})?$")  # of its backend in charts; empty: they choose one
     place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest
     is_in_part: bool = False  # its run was interrupted before the cell ended

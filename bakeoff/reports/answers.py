@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Self
 
-from bakeoff.judging.answer import Answer, Certainty, Question
+from bakeoff.judging.answer import Answer, Certainty, Question, Row
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.doubts import is_open_requirement
 from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.records.frozen import Frozen
-from bakeoff.records.schema import Ratio
+from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import first, listed, one_line, spell_ms
 from bakeoff.reports import number_format
 from bakeoff.reports.number_format import NONE
@@ -81,6 +81,14 @@ def sentence(answer: Answer, value: str, sure: str, is_busy: bool = False) -> st
     if certainty is Certainty.ALONE:
         return ", ".join(filter(None, (sure, f"at {value}", faster)))
     return ", ".join(filter(None, (f"{best.label} wins at {value}", faster, sure)))
+
+
+def speedup(row: Row) -> float | None:
+    return row.speedup.value if row.speedup else None
+
+
+def speedup_ends(row: Row) -> Interval | None:
+    return row.speedup.ci95 if row.speedup else None
 
 
 def named(answer: Answer) -> str:

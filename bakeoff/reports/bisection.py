@@ -1,29 +1,22 @@
 """Says what a bisection found: a line for each step, and the first slow version."""
 
-from typing import Any
-
 from bakeoff.judging.bisection import Bisection, Call, TriedVersion
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.records.text import listed
 from bakeoff.reports import sentences
-from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table, text_table
+from bakeoff.reports.tables import Column, Table
 
 
-def steps_table(bisection: Bisection) -> Table[Any]:
+def steps_table(bisection: Bisection) -> Table[TriedVersion]:
     order = sorted(bisection.steps, key=lambda step: bisection.versions.index(step.version))
-    rows = [
-        [
-            step.version,
-            step.call.value,
-            NONE if step.over_good is None else sentences.ratio(step.over_good),
-            NONE if step.below_bad is None else sentences.ratio(step.below_bad),
-            step.reason,
-        ]
-        for step in order
+    columns: list[Column[TriedVersion]] = [
+        Column(bisection.package, lambda step: step.version, is_text=True),
+        Column("", lambda step: step.call.value, is_text=True),
+        Column(f"time over {bisection.good}'s", _times),
+        Column(f"{bisection.bad}'s time over its own", lambda step: sentences.ratio_or_none(step.below_bad)),
+        Column("", lambda step: step.reason, is_text=True),
     ]
-    headings = [bisection.package, "", f"time over {bisection.good}'s", f"{bisection.bad}'s time over its own", ""]
-    return text_table(headings, rows, "llrrl")
+    return Table(columns, order)
 
 
 def step_line(bisection: Bisection, step: TriedVersion) -> str:
@@ -87,4 +80,4 @@ def _settling(step: TriedVersion) -> str:
 
 
 def _times(step: TriedVersion) -> str:
-    return sentences.ratio(step.over_good) if step.over_good else NONE
+    return sentences.ratio_or_none(step.over_good)

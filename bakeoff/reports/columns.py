@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
 from bakeoff.judging.costs import BreakEven
@@ -31,9 +32,9 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, spell_times, visible
-from bakeoff.reports import end_to_end, floor, headline, number_format, sentences
+from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface
+from bakeoff.reports.tables import Column, Surface, csv_field
 
 NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
@@ -59,20 +60,20 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
-        Column("rank", lambda row: row.rank, surfaces=Surface.ALL, terminal_heading="#", csv="rank"),
+        Column("rank", lambda row: row.rank, terminal_heading="#", csv="rank"),
         Column("place in its precision", lambda row: row.place,
                surfaces=~Surface.TERMINAL, spare=5, csv="place_in_precision"),
         BACKEND,
         BACKEND_IN_TERMINAL,
-        Column("model", lambda row: row.cell.model, csv="model"),
-        *(_dimension(name) for name in dimensions),
-        Column("task", lambda row: row.cell.task, csv="task"),
-        Column("device", lambda row: row.cell.device, csv="device"),
-        Column("precision", lambda row: row.cell.precision, csv="precision"),
-        Column("seed", lambda row: row.cell.seed, csv="seed"),
-        Column("backend", lambda row: row.cell.backend, csv="backend"),
-        Column("mode", lambda row: row.cell.mode, csv="mode"),
-        Column("dynamic", lambda row: _span(row.cell), csv="dynamic"),
+        csv_field("model", lambda row: row.cell.model),
+        *(csv_field(f"dim_{name}", partial(_dimension, name=name)) for name in dimensions),
+        csv_field("task", lambda row: row.cell.task),
+        csv_field("device", lambda row: row.cell.device),
+        csv_field("precision", lambda row: row.cell.precision),
+        csv_field("seed", lambda row: row.cell.seed),
+        csv_field("backend", lambda row: row.cell.backend),
+        csv_field("mode", lambda row: row.cell.mode),
+        csv_field("dynamic", lambda row: _span(row.cell)),
         *_latency(),
         *_throughput(),
         *_floor(),
@@ -81,7 +82,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
                interval=_OVER_OWN_BUILD(lambda it: it.ci95), surfaces=Surface.MARKDOWN | Surface.PAGE,
                csv="over_own_build", csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high")),
         *_build(),
-        Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
+        csv_field("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None),
         *_memory(records),
         *_starts(),
         *_beside(),
@@ -89,13 +90,12 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_accuracy(),
         *_placement(),
         STATUS,
-        Column("died in", lambda row: row.record.died_in, csv="died_in"),
-        Column("signal", lambda row: row.record.signal, csv="signal"),
-        Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(one_line(each.say()) for each in row.record.doubts),
-               csv="doubts"),
-        Column("contest", lambda row: row.cell.contest_id, csv="contest_id"),
-        Column("cell", lambda row: row.cell.id, csv="cell_id"),
+        csv_field("died_in", lambda row: row.record.died_in),
+        csv_field("signal", lambda row: row.record.signal),
+        csv_field("reason", lambda row: visible(row.record.reason)),
+        csv_field("doubts", lambda row: "; ".join(one_line(each.say()) for each in row.record.doubts)),
+        csv_field("contest_id", lambda row: row.cell.contest_id),
+        csv_field("cell_id", lambda row: row.cell.id),
     ]  # fmt: skip
 
 
@@ -109,19 +109,17 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
 
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True,
-               link=lambda contest: anchor_of.get(id(contest), ""), surfaces=Surface.ALL),
+               link=lambda contest: anchor_of.get(id(contest), "")),
         Column("best", headline.candidates, write=one_line, is_text=True, surfaces=~Surface.TERMINAL),
         Column("best", headline.candidates, write=lambda labels: f"→ {one_line(labels)}", is_text=True,
                surfaces=Surface.TERMINAL),
-        Column("measured", lambda contest: contest.answer.value, text=headline.value, surfaces=Surface.ALL),
+        Column("measured", lambda contest: contest.answer.value, text=headline.value),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
-               text=headline.speedup, surfaces=Surface.ALL),
-        Column("metric", headline.metrics, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("among", headline.condition, is_text=True, surfaces=Surface.ALL),
-        Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
-               is_bad=headline.is_unsure),
-        Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True,
-               surfaces=Surface.ALL),
+               text=headline.speedup),
+        Column("metric", headline.metrics, write=one_line, is_text=True),
+        Column("among", headline.condition, is_text=True),
+        Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
+        Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True),
     ]  # fmt: skip
 
 
@@ -154,8 +152,8 @@ STATUS = Column[CellJudgement](
 )
 
 
-def _dimension(name: str) -> Column[CellJudgement]:
-    return Column(name, lambda row: row.record.cell.dimensions.get(name), csv=f"dim_{name}")
+def _dimension(row: CellJudgement, name: str) -> int | str | None:
+    return row.cell.dimensions.get(name)
 
 
 def _latency() -> list[Column[CellJudgement]]:
@@ -174,8 +172,7 @@ def _latency() -> list[Column[CellJudgement]]:
 
     return [
         Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
-               interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL,
-               terminal_heading="median\u00a0ms",
+               interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
         Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
         Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", number_format.milliseconds,
@@ -198,15 +195,7 @@ def _throughput() -> list[Column[CellJudgement]]:
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
     def text_of(rate: Callable[[CellJudgement], float | None]) -> Callable[[CellJudgement], str]:
-        """Return what writes `≥41.7` where other load held the calls up: without it, there are more of them."""
-
-        def text(row: CellJudgement) -> str:
-            value = rate(row)
-            if value is None:
-                return NONE
-            return f"{'≥' if row.record.is_throughput_doubtful else ''}{number_format.rate(value)}"
-
-        return text
+        return lambda row: number_format.rate_at_least(rate(row), row.record.is_throughput_doubtful)
 
     return [
         Column("throughput", calls_per_s, "calls/s", number_format.rate, text=text_of(calls_per_s),
@@ -230,10 +219,10 @@ def _floor() -> list[Column[CellJudgement]]:
         Column("of floor", share, "%", number_format.percent, surfaces=~Surface.SHORT, spare=7, csv="floor_share"),
         Column("achieved", share, text=lambda row: number_format.achieved_rate(row.record), surfaces=~Surface.SHORT,
                terminal_heading="rate", spare=9),
-        Column("floor", _ROOFLINE(lambda it: it.floor_ms), "ms", csv="floor_ms"),
-        Column("bound by", _ROOFLINE(lambda it: it.bound), csv="bound"),
-        Column("operations", _ROOFLINE(lambda it: it.flops or None), "FLOP", csv="flops"),
-        Column("moved", _ROOFLINE(lambda it: it.bytes_moved), "B", csv="bytes_moved"),
+        csv_field("floor_ms", _ROOFLINE(lambda it: it.floor_ms)),
+        csv_field("bound", _ROOFLINE(lambda it: it.bound)),
+        csv_field("flops", _ROOFLINE(lambda it: it.flops or None)),
+        csv_field("bytes_moved", _ROOFLINE(lambda it: it.bytes_moved)),
     ]  # fmt: skip
 
 
@@ -257,17 +246,15 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         return f"{'about ' if is_rough else ''}{number_format.ratio(ratio.value)}"
 
     return [
-        Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}",
-               number_format.ratio, text=speedup, interval=_SPEEDUP(lambda it: it.ci95),
-               surfaces=Surface.ALL,
-               terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
-               "speedup_ci95_high")),
-        Column("paired", _SPEEDUP(lambda it: it.paired), csv="speedup_paired"),
+        Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}", number_format.ratio,
+               text=speedup, interval=_SPEEDUP(lambda it: it.ci95),
+               terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup",
+               csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
+        csv_field("speedup_paired", _SPEEDUP(lambda it: it.paired)),
         Column("break-even", pays_from, "calls", number_format.count,
                text=lambda row: number_format.break_even(pays(row)),
-               interval=lambda row: number_format.break_even_ends(pays(row)),
-               details="Costs", csv="break_even_calls"),
-        Column("break-even established", is_established, csv="break_even_established"),
+               interval=lambda row: number_format.break_even_ends(pays(row)), details="Costs", csv="break_even_calls"),
+        csv_field("break_even_established", is_established),
     ]  # fmt: skip
 
 
@@ -289,12 +276,10 @@ def _beside() -> list[Column[CellJudgement]]:
         Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", number_format.milliseconds, details=group,
                csv="device_median_ms"),
         Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", number_format.milliseconds, note=_kernels,
-               details=group,
-               csv="gpu_busy_ms"),
+               details=group, csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                interval=_ENERGY(lambda it: it.ci95 if it.resolved_j is not None else None), note=_energy,
-               surfaces=Surface.MARKDOWN | Surface.PAGE, details=group,
-               csv="joules_per_call",
+               surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="joules_per_call",
                csv_interval=("joules_per_call_ci95_low", "joules_per_call_ci95_high")),
         Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", number_format.seconds,
@@ -304,7 +289,7 @@ def _beside() -> list[Column[CellJudgement]]:
 
 def _kernels(row: CellJudgement) -> str:
     times = row.record.kernel_times
-    return f"{times.kernels:,.0f} kernels; {floor.longest(times)}" if times else ""
+    return f"{times.kernels:,.0f} kernels; {sentences.longest_kernel(times)}" if times else ""
 
 
 def _warm_up(row: CellJudgement) -> str:
@@ -327,16 +312,15 @@ def _build() -> list[Column[CellJudgement]]:
         return seconds if len(seconds) > 1 else []
 
     return [
-        *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load", "capture")),
-        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, spare=2,
-               csv="build_s"),
+        *(csv_field(f"{name}_s", phase(name)) for name in ("export", "compile", "load", "capture")),
+        Column("build", build_s, "s", number_format.seconds, note=_phases, spare=2, csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, spare=4, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
                text=lambda row: _shortest_to_longest(builds_s(row)), details="Costs"),
         Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds,
                surfaces=Surface.MARKDOWN, details="Costs", csv="warm_build_s"),
-        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", csv="warm_first_answer_s"),
+        csv_field("warm_first_answer_s", _WARM_START(lambda it: it.first_answer_s)),
     ]  # fmt: skip
 
 
@@ -373,8 +357,7 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
     return [
         Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
-               note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "",
-               surfaces=Surface.ALL, spare=3,
+               note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "", spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB", number_format.mebibytes,
@@ -390,7 +373,7 @@ def _starts() -> list[Column[CellJudgement]]:
     """Return what it takes to start the exported folder, for the CSV: the report has a table of its own."""
 
     def column(name: str) -> Column[CellJudgement]:
-        return Column(name, lambda row: QUANTITIES[name].of(row.record), csv=name)
+        return csv_field(name, lambda row: QUANTITIES[name].of(row.record))
 
     return [column(name) for name in OF_STARTS]
 
@@ -421,10 +404,8 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return f"relative {accuracy.rtol:g}, absolute {accuracy.atol:g}" if accuracy else None
 
     return [
-        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule,
-               is_bad=is_bad,
-               surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", details=group,
-               csv="relative_rmse"),
+        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule, is_bad=is_bad,
+               surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", details=group, csv="relative_rmse"),
         Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, details=group, csv="accuracy_rule"),
         Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, details=group, csv="rmse"),
         Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error,
@@ -492,8 +473,7 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
                note=lambda row: samples(row) or _metrics_failure(row), surfaces=surfaces, details=group,
                csv=f"metric_{name}"),
         Column(f"change of {name}", change, write=number_format.change, interval=ends,
-               note=lambda row: flips(row) or "", is_bad=is_worse,
-               surfaces=surfaces, details=group,
+               note=lambda row: flips(row) or "", is_bad=is_worse, surfaces=surfaces, details=group,
                csv=f"metric_{name}_change",
                csv_interval=(f"metric_{name}_change_ci95_low", f"metric_{name}_change_ci95_high")),
         Column(f"{name} of the reference", metric(lambda it: it.reference),

@@ -107,6 +107,7 @@ class OfferAnswer(Frozen):
     median_ms: float
     ci95_ms: Interval | None
     calls_per_s: float | None
+    is_lower_bound: bool  # other load held the rate down: it is more, and the price less
     joules_per_call: float | None  # None: less than the counter resolves, or none was counted
     joules_ci95: Interval | None
     price_per_million: float | None

@@ -34,14 +34,10 @@ REASON_LIMIT = 160
 """Longest reason and longest fact of an environment, in characters."""
 
 OUTCOME = Column[CellChange](
-    "verdict",
-    lambda change: change.outcome.value,
-    is_bad=lambda change: change.is_regression,
-    is_text=True,
-    surfaces=Surface.ALL,
+    "verdict", lambda change: change.outcome.value, is_bad=lambda change: change.is_regression, is_text=True
 )
 
-CELL = Column[CellChange]("cell", lambda change: change.cell.label, is_text=True, is_label=True, surfaces=Surface.ALL)
+CELL = Column[CellChange]("cell", lambda change: change.cell.label, is_text=True, is_label=True)
 
 BESIDE = "Building, memory, error"
 """The columns that no verdict is on. Markdown folds them away; none of them is ever a regression."""
@@ -55,10 +51,8 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         CELL,
         Column("contest", lambda change: change.cell.title, is_text=True,
                surfaces=Surface.NONE if is_one_contest else Surface.MARKDOWN),
-        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, surfaces=Surface.ALL,
-               spare=2),
-        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, surfaces=Surface.ALL,
-               spare=1),
+        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, spare=2),
+        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, spare=1),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
@@ -84,7 +78,7 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
         return Interval(low=ends.low - 1, high=ends.high - 1) if ends else None
 
     return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%",
-                  number_format.signed_percent, interval=ends, surfaces=Surface.ALL)  # fmt: skip
+                  number_format.signed_percent, interval=ends)  # fmt: skip
 
 
 def _metric(name: str) -> Column[CellChange]:
@@ -100,8 +94,7 @@ def _metric(name: str) -> Column[CellChange]:
         return metric.change_ci95 if (metric := of(change)) else None
 
     return Column(name, lambda change: metric.value if (metric := of(change)) else None, text=text, interval=ends,
-                  write=number_format.change, is_bad=lambda change: name in change.worse,
-                  surfaces=Surface.ALL)  # fmt: skip
+                  write=number_format.change, is_bad=lambda change: name in change.worse)  # fmt: skip
 
 
 def _between(
@@ -191,7 +184,7 @@ def _details(change: CellChange) -> list[Block]:
 
 def _beside_latency(cells: Sequence[CellChange]) -> Table[CellChange]:
     columns = columns_of(cells)
-    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.surfaces)]
+    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.on)]
     beside = [*names, *(column for column in columns if column.details)]
     both = [change for change in cells if change.base and change.new]
     shown = [replace(column, surfaces=Surface.ALL) for column in beside]
@@ -244,6 +237,8 @@ _INCONCLUSIVE = {
     ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
     ReasonKind.NOT_REACHED: "a run's budget was over, or it was interrupted; `bakeoff resume` measures the rest",
+    ReasonKind.WAITING: "other programs kept cores busy, and threads waited for them so long that it may be all of a "
+    "change; measure both again on a quiet machine (--wait-for-quiet 10m), more processes do not help",
     ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
 }
 

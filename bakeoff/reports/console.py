@@ -46,23 +46,26 @@ def tell(
     console: Console = stdout,
     junit: Path | None = None,
     summary: Path | None = None,
+    is_kept: bool = True,
 ) -> Judgement:
     """Write the report into `folder`, say what came out, say where it is, and return what it means.
 
-    For CI, `junit` is a file for JUnit's XML, and `summary` one for a summary in Markdown.
+    For CI, `junit` is a file for JUnit's XML, and `summary` one for a summary in Markdown. A report that is not kept
+    answers a question, and leaves the files in `folder` as they are.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
     from bakeoff.judging.judgement import judge
     from bakeoff.records import report_file
     from bakeoff.reports import sentences
-    from bakeoff.reports.joined import without_artifact
+    from bakeoff.reports.writer import without_artifact
 
     kept = [each if (folder / each.artifact).exists() else without_artifact(each) for each in report.records]
     judgement = judge(report.model_copy(update={"records": kept}))
-    report_file.write_json(sentences.with_verdicts(judgement), folder)
+    if is_kept:
+        report_file.write_json(sentences.with_verdicts(judgement), folder)
     write_for_ci(judgement, junit, summary)
-    _tell(judgement, folder, quiet, console)
+    _tell(judgement, folder, quiet, console, is_kept)
     return judgement
 
 
@@ -147,7 +150,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
         raise
 
 
-def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> None:
+def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console, is_kept: bool) -> None:
     from bakeoff.reports import sentences, writer
     from bakeoff.reports.run_report import print_answers, print_report
 
@@ -155,9 +158,10 @@ def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console) -> 
         if quiet:
             for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
                 say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console, str(folder))
+        (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
     finally:  # `| head` may close the pipe before all is printed
-        writer.render(judgement, folder)
+        if is_kept:
+            writer.render(judgement, folder)
 
 
 def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:

@@ -9,7 +9,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.sweeps import COMPILED
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.text import one_line
-from bakeoff.reports import suite_report
+from bakeoff.reports import generation, load_report, suite_report
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.number_format import MEBIBYTE
 from bakeoff.reports.tables import Raw, fields_of
@@ -30,6 +30,19 @@ def cell_rows(judgement: Judgement) -> list[Row]:
     columns = columns_of(judgement.contests)
     cells = [cell for contest in judgement.contests for cell in contest.cells]
     return [fields_of(columns, cell) for cell in cells]
+
+
+def question_tables(judgement: Judgement) -> dict[str, str]:
+    """Return `load.csv` and `generation.csv`, with a row for each cell under load and of each generation, if any."""
+    rows: dict[str, list[Row]] = {"load.csv": [], "generation.csv": []}
+    for contest in judgement.contests:
+        of_contest: Row = {"contest_id": contest.contest_id}
+        if load := contest.load:
+            own, columns = of_contest | {"scenario": str(load.scenario)}, load_report.columns_of(load)
+            rows["load.csv"] += [own | fields_of(columns, cell) for cell in load.cells]
+        if made := contest.generation:
+            rows["generation.csv"] += [of_contest | fields_of(generation.columns_of(made), cell) for cell in made.cells]
+    return {name: csv_text(of_file) for name, of_file in rows.items() if of_file}
 
 
 def suite_tables(judgement: Judgement) -> dict[str, str]:

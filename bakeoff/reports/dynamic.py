@@ -6,7 +6,6 @@ from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Interval, Status
 from bakeoff.records.text import listed, one_line
 from bakeoff.reports import number_format, sentences
-from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table
 
@@ -58,24 +57,22 @@ def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
             number_format.ratio,
             text=partial(_text, place=place),
             interval=partial(_ends, place=place),
-            surfaces=Surface.ALL,
         )
         for place, name in enumerate(dynamic_range.names)
     ]
     every = f"built for each of {len(points)}"
     return [
-        Column("backend", lambda build: build.configuration, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("backend", lambda build: build.configuration, write=one_line, is_text=True),
         *points,
-        Column("built once", lambda build: build.build_s, "s", number_format.seconds, surfaces=Surface.ALL),
-        Column(every, lambda build: build.builds_s, "s", number_format.seconds, surfaces=Surface.ALL),
+        Column("built once", lambda build: build.build_s, "s", number_format.seconds),
+        Column(every, lambda build: build.builds_s, "s", number_format.seconds),
         Column(
             "recompiled",
             lambda build: len(build.recompiled) if build.build_s is not None else None,
             note=lambda build: one_line("; ".join(dict.fromkeys(build.recompiled)), REASON_LIMIT),
-            surfaces=Surface.ALL,
             is_bad=lambda build: bool(build.recompiled),
         ),
-        Column("one build serves", serves, is_text=True, surfaces=Surface.ALL, note=_why_not),
+        Column("one build serves", serves, is_text=True, note=_why_not),
     ]
 
 

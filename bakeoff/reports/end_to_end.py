@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from bakeoff.judging.answer import Certainty
+from bakeoff.judging.answer import Certainty, Row
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.records.text import percent, spell_ms
 from bakeoff.reports import answers, number_format
-from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table, text_table
+from bakeoff.reports.tables import Column, Table
 
 
 def brief(contest: ContestJudgement) -> str:
@@ -56,14 +55,10 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
     judged = contest.end_to_end
     if judged is None or judged.answer.best is None:
         return []
-    rows = [
-        [
-            row.label,
-            str(row.rank),
-            f"{number_format.milliseconds(row.value)} {number_format.milliseconds_interval(row.interval)}".strip(),
-            number_format.ratio(row.speedup.value) if row.speedup else NONE,
-        ]
-        for row in judged.answer.rows
+    columns: list[Column[Row]] = [
+        Column("backend", lambda row: row.label, is_text=True, is_label=True),
+        Column("rank", lambda row: row.rank),
+        Column("a request", lambda row: row.value, "ms", number_format.milliseconds, interval=lambda row: row.interval),
+        Column(f"over {judged.answer.baseline or 'the baseline'}", answers.speedup, "x", number_format.ratio),
     ]
-    headings = ["backend", "rank", "a request (ms)", f"over {judged.answer.baseline or 'the baseline'} (x)"]
-    return [text_table(headings, rows, "lrrr", "Whole requests: before, the model and after")]
+    return [Table(columns, judged.answer.rows, "Whole requests: before, the model and after")]

@@ -3,6 +3,7 @@
 A terminal shows it last, where the reader looks. Nothing here is escaped.
 """
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from bakeoff.judging.doubts_of_winner import CANNOT_RUN, MachineBusy
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import Accepted, Effect
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
@@ -36,7 +38,8 @@ class FirstScreen:
     why_not: list[str]
 
 
-def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
+def first_screen(judgement: Judgement, folder: str, is_kept: bool = True) -> FirstScreen:
+    """Return what the first screen shows. An answer that is not kept is not what `folder` holds."""
     missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
     unfinished = (missing, sentences.what_more_time_would_settle(judgement))
     return FirstScreen(
@@ -48,7 +51,7 @@ def first_screen(judgement: Judgement, folder: str) -> FirstScreen:
         ],
         whether_to_ship=whether_to_ship(judgement.contests),
         about_models=traits.about_models(judgement.contests),
-        commands=commands(judgement, folder),
+        commands=commands(judgement, folder, is_kept),
         variables_to_set=machine.variables_to_set(judgement.report.environment),
         not_tried=not_tried(judgement),
         why_not=why_not(judgement),
@@ -81,6 +84,11 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         upto = "" if len(checked) == 1 else "up to "
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
+    parts += [
+        f"{cell.label} cannot be exported{_in(contest, contests)}: {cell.record.no_export}."
+        for contest, cell in best
+        if cell.record.no_export and contest.answer.certainty is not Certainty.OPEN
+    ]
     if len(best) == len(contests) == 1 and best[0][1].cell.configuration == BASELINE and contests[0].answer.winner:
         parts.append(f"{best[0][1].label} is your model as it is: there is nothing to export.")
     return " ".join(parts)
@@ -120,9 +128,11 @@ def _best(contest: ContestJudgement) -> CellJudgement | None:
     return contest.cell_of(next(iter(contest.answer.candidates), None))
 
 
-def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
+def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
     exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
+    are_best = all(exported(contest) in (None, _best(contest)) for contest in contests)
+    what = f"the {'winner' if is_alone else 'winners'}" if are_best else "the fastest that can be exported,"
     as_before = again(judgement.report.command)
     undecided = [each for each in contests if each.answer.certainty is Certainty.OPEN]
     busy = [each for each in undecided if any(isinstance(doubt, MachineBusy) for doubt in each.doubts)]
@@ -137,7 +147,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
     ]
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
-        f"the {'winner as a folder that runs' if is_alone else 'winners as folders that run'} without Bakeoff": exports,
+        f"{what} as {'a folder that runs' if is_alone else 'folders that run'} without Bakeoff": exports,
         "the winners in place of the parts, in Python": [
             f"bakeoff.load_parts({f'{folder}/winners'!r}, pipeline)"
             for contest in contests
@@ -171,7 +181,7 @@ def commands(judgement: Judgement, folder: str) -> dict[str, list[str]]:
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"
             ]
-            for rule in ("require", "accept")
+            for rule in (("require", "accept") if is_kept else ())
             if (value := str(judgement.report.request.get(rule) or ""))
         },
         AGAIN: as_before,
@@ -205,15 +215,13 @@ def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
 
 
 def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
-    """Return the command that makes a folder of the best cell, or nothing if it is undecided or has no artefact.
+    """Return the command that makes a folder of the best cell that can be exported, or nothing if there is none.
 
     Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner, and
     each has a folder of its own.
     """
-    best = _best(contest)
-    if best is None or contest.answer.certainty is Certainty.OPEN:
-        return ""
-    if not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
+    best = exported(contest)
+    if best is None or not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
         return ""
     name = best.label
     if len(contests) > 1:
@@ -222,6 +230,18 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
         name = of_contest if best.label == contest.answer.winner else best.cell.id
     out = f" --out export-{contests.index(contest) + 1}" if len(contests) > 1 else ""
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}{out}"
+
+
+def exported(contest: ContestJudgement) -> CellJudgement | None:
+    """Return the best cell, or where nothing loads what it builds the best of the others, ranked before the baseline.
+
+    There is none in an undecided contest.
+    """
+    best = _best(contest)
+    if best is None or contest.answer.certainty is Certainty.OPEN or not best.record.no_export:
+        return None if contest.answer.certainty is Certainty.OPEN else best
+    others = itertools.takewhile(lambda cell: not cell.is_baseline, contest.ranked)
+    return next((cell for cell in others if cell.record.artifact and not cell.record.no_export), None)
 
 
 def not_tried(judgement: Judgement) -> str:
@@ -256,7 +276,5 @@ def _left_out(judgement: Judgement, statuses: Sequence[Status]) -> list[CellJudg
 
 
 def _reasons(cells: Sequence[CellJudgement]) -> list[tuple[str, str]]:
-    labels_of: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        labels_of.setdefault(one_line(cell.record.reason) or cell.record.status.value, {})[cell.label] = None
-    return [(reason, ", ".join(labels)) for reason, labels in labels_of.items()]
+    alike = grouped(cells, lambda cell: one_line(cell.record.reason) or cell.record.status.value)
+    return [(reason, ", ".join(dict.fromkeys(cell.label for cell in ones))) for reason, ones in alike.items()]

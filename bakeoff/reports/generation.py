@@ -3,13 +3,12 @@
 from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
-from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
+from bakeoff.reports.tables import Column, Table, csv_field, text_table
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
@@ -19,31 +18,27 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         return cell.decode.record.roofline.share if cell.decode.record.roofline else None
 
     return [
-        Column("rank", lambda cell: cell.rank, csv="rank"),
-        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, spare=1, csv="place_in_precision"),
-        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"),
+        csv_field("rank", lambda cell: cell.rank),
+        Column("place", lambda cell: cell.place, spare=1, csv="place_in_precision"),
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, csv="backend"),
         Column("first token", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
-               number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
+               number_format.milliseconds, csv="first_token_ms"),
         Column("further token", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
-               number_format.milliseconds, surfaces=Surface.ALL, csv="further_token_ms"),
-        Column("decoded", lambda cell: cell.value, "tokens/s", number_format.rate, surfaces=Surface.ALL,
-               csv="tokens_per_s"),
-        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, spare=3,
-               csv="decode_floor_share"),
-        Column("whole generation", lambda cell: cell.total_ms, "ms", number_format.milliseconds, surfaces=Surface.ALL,
-               csv="generation_ms"),
-        Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.answer.baseline}",
-               number_format.ratio, interval=lambda cell: cell.speedup.ci95 if cell.speedup else None,
-               surfaces=Surface.ALL, csv="speedup"),
-        Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count, surfaces=Surface.ALL,
+               number_format.milliseconds, csv="further_token_ms"),
+        Column("decoded", lambda cell: cell.value, "tokens/s", number_format.rate, csv="tokens_per_s"),
+        Column("of floor", share, "%", number_format.percent, spare=3, csv="decode_floor_share"),
+        Column("whole generation", lambda cell: cell.total_ms, "ms", number_format.milliseconds, csv="generation_ms"),
+        Column("speed-up", answers.speedup, f"x {generation.answer.baseline}", number_format.ratio,
+               interval=answers.speedup_ends, csv="speedup"),
+        Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count,
                csv="pays_after_tokens"),
-        Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,
-               surfaces=Surface.ALL, spare=2, csv="caches"),
+        Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True, spare=2,
+               csv="caches"),
         Column("tokens as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
                text=lambda cell: f"{cell.generated.agreed}/{cell.generated.tokens}" if cell.generated else NONE,
-               is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
+               is_text=True, csv="tokens_agreed"),
         Column(f"tokens as {_first_precision(generation)}'s",
-               lambda cell: cell.generated.agreed_with_first if cell.generated else None, surfaces=Surface.ALL,
+               lambda cell: cell.generated.agreed_with_first if cell.generated else None,
                csv="tokens_agreed_with_first"),
         Column("error", lambda cell: cell.relative_rmse, write=number_format.error,
                surfaces=Surface.ALL if any(cell.place for cell in generation.cells) else Surface.NONE,
@@ -53,16 +48,6 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
 def _first_precision(generation: Generation) -> str:
     return next((cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager")
-
-
-def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
-    """Return the rows of `generation.csv`: one for each backend of each generation."""
-    return [
-        {"contest_id": contest.contest_id, **fields_of(columns_of(generation), cell)}
-        for contest in judgement.contests
-        if (generation := contest.generation)
-        for cell in generation.cells
-    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:

@@ -12,7 +12,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Latency, Record, Report, Status
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import markdown, number_format
-from bakeoff.reports.blocks import Block, Items, Picture, Section, Surface, Text
+from bakeoff.reports.blocks import Block, Items, Picture, Section, Text
 from bakeoff.reports.charts import draw_history
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table, text_table
@@ -29,11 +29,14 @@ def write(folder: Path, out: Path) -> tuple[History, Path]:
     """Read every report below `folder`, and write `history.md` and its figure into the folder `out`.
 
     Return the history and the path of `history.md`. Raises UsageError if there is no folder, no report in it, or if a
-    file of this name is no history.
+    file of this name is no history, or one without any of these runs.
     """
     page, history = out / HISTORY_MD, read(folder)
-    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(f"# {HISTORY}"):
+    before = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
+    if before and not before.startswith(f"# {HISTORY}"):
         raise UsageError(f"{page} is not a history, and would be overwritten: name another folder by --out")
+    if before and not any(f"| {markdown.escape(run.run_id)} |" in before for run in history.runs):
+        raise UsageError(f"{page} is the history of other runs, and would be overwritten: name another folder by --out")
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw_history(history, out)
     return history, write_atomically(page, to_markdown(history, drawn))
@@ -67,7 +70,12 @@ def read(folder: Path) -> History:
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     first, last = history.runs[0].day, history.runs[-1].day
-    columns = _columns(history)
+    runs = list(enumerate(history.runs, 1))[-RUNS_SHOWN:]
+    columns = [
+        Column("cell", lambda record: record.cell.label, is_text=True),
+        Column("runs", lambda record: sum(record.cell.id in run.records for run in history.runs)),
+        *(_run_column(f"run {number}{' *' if run.changes else ''}", run) for number, run in runs),
+    ]
     blocks: list[Block] = [
         *(Picture(path.name, "Median latency from run to run") for path in figures if path.suffix == ".png"),
         Text(
@@ -97,15 +105,6 @@ def moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _columns(history: History) -> list[Column[Record]]:
-    runs = list(enumerate(history.runs, 1))[-RUNS_SHOWN:]
-    return [
-        Column("cell", lambda record: record.cell.label, is_text=True, surfaces=Surface.ALL),
-        Column("runs", lambda record: sum(record.cell.id in run.records for run in history.runs), surfaces=Surface.ALL),
-        *(_run_column(f"run {number}{' *' if run.changes else ''}", run) for number, run in runs),
-    ]
-
-
 def _run_column(heading: str, run: Run) -> Column[Record]:
     def latency(record: Record) -> Latency | None:
         return run.records[record.cell.id].latency if record.cell.id in run.records else None
@@ -127,7 +126,6 @@ def _run_column(heading: str, run: Run) -> Column[Record]:
         text=text,
         interval=lambda record: known.median_ci95_ms if (known := latency(record)) else None,
         is_bad=has_failed,
-        surfaces=Surface.ALL,
     )
 
 

@@ -5,16 +5,14 @@ from typing import Any
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.doubts_of_load import SoakMissed
-from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
 from bakeoff.reports import answers, number_format
-from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Table, fields_of, text_table
+from bakeoff.reports.tables import Column, Table, text_table
 
 FIRST_LOOK = "by a first look"
 WATT_HOUR_J = 3600.0
@@ -30,43 +28,32 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
     is_rate = load.spec.is_rate
 
     return [
-        Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
-        Column("place", lambda cell: cell.place, surfaces=Surface.ALL, spare=4, csv="place_in_precision"),
-        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"),
+        Column("rank", lambda cell: cell.rank, csv="rank"),
+        Column("place", lambda cell: cell.place, spare=4, csv="place_in_precision"),
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
                number_format.rate if is_rate else number_format.milliseconds, interval=lambda cell: cell.interval,
-               surfaces=Surface.ALL,
                csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
         Column("rate of the soak", _SOAK(lambda it: it.rate if is_rate else None), "1/s", number_format.rate,
-               surfaces=Surface.ALL, csv="soak_requests_per_s"),
-        Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds,
-               surfaces=Surface.ALL, spare=1, csv="soak_p50_ms"),
-        Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms",
-               number_format.milliseconds, surfaces=Surface.ALL, csv="soak_percentile_ms"),
-        Column("drift", _SOAK(lambda it: it.drift), "%", lambda share: f"{100 * share:+.1f}",
-               surfaces=Surface.ALL, spare=6, csv="soak_drift"),
-        Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", number_format.mebibytes,
-               surfaces=Surface.ALL, spare=2, csv="resident_bytes"),
-        Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", number_format.mebibytes,
-               surfaces=Surface.ALL, spare=5, csv="device_bytes"),
+               csv="soak_requests_per_s"),
+        Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds, spare=1,
+               csv="soak_p50_ms"),
+        Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms", number_format.milliseconds,
+               csv="soak_percentile_ms"),
+        Column("drift", _SOAK(lambda it: it.drift), "%", lambda share: f"{100 * share:+.1f}", spare=6,
+               csv="soak_drift"),
+        Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", number_format.mebibytes, spare=2,
+               csv="resident_bytes"),
+        Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", number_format.mebibytes, spare=5,
+               csv="device_bytes"),
         Column("energy of a million", _SOAK(lambda it: it.joules_per_million), "Wh",
-               lambda joules: f"{joules / WATT_HOUR_J:.3g}", surfaces=Surface.ALL, csv="joules_per_million"),
+               lambda joules: f"{joules / WATT_HOUR_J:.3g}", csv="joules_per_million"),
         Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",
-               surfaces=Surface.ALL, csv="price_per_million"),
+               csv="price_per_million"),
         Column("serves with", lambda cell: settings(cell.load.settings) if cell.load.settings else None,
                text=lambda cell: settings(cell.load.settings) if cell.load.settings else cell.load.reason or NONE,
-               is_text=True, surfaces=Surface.ALL, csv="settings"),
+               is_text=True, csv="settings"),
     ]  # fmt: skip
-
-
-def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
-    """Return the rows of `load.csv`: one for each cell under load."""
-    return [
-        {"contest_id": contest.contest_id, "scenario": str(load.scenario), **fields_of(columns_of(load), cell)}
-        for contest in judgement.contests
-        if (load := contest.load)
-        for cell in load.cells
-    ]
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:

@@ -3,7 +3,8 @@
 from bakeoff.judging.machines import ContestOfMachines, Machines, Offer
 from bakeoff.records.text import counted, first, listed, spell_ms
 from bakeoff.reports import headline, machine, number_format
-from bakeoff.reports.blocks import Block, Section, Surface, Text
+from bakeoff.reports.blocks import Block, Section, Text
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table, text_table
 
 
@@ -25,12 +26,8 @@ def blocks_of(machines: Machines) -> list[Block]:
             "and prices are of calls back to back; J is beyond an idle machine."
         ),
     ]
-    return [Section(_title(machines), blocks, level=1)]
-
-
-def _title(machines: Machines) -> str:
     hosts, runs = len(machines.hosts), len(machines.reports)
-    return counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else "")
+    return [Section(counted(hosts, "machine") + (f", {counted(runs, 'run')}" if runs > hosts else ""), blocks, level=1)]
 
 
 def _blocks(question: ContestOfMachines) -> list[Block]:
@@ -54,10 +51,13 @@ def answer(question: ContestOfMachines) -> str:
             f"{fastest.machine} is the fastest: {spell_ms(fastest.latency.median_ms)} with "
             f"{candidates(fastest)}, {number_format.ratio(times)}x {question.offers[1].machine}"
         )
-    cheapest = question.cheapest
-    if cheapest is None or cheapest.price_per_million is None:
+    if not question.maybe_cheapest:
         return said
-    return f"{said}; {cheapest.machine} is the cheapest, at {_price(cheapest.price_per_million)} for a million calls"
+    cheapest, *held_down = question.maybe_cheapest
+    if held_down:
+        names = listed([cheapest.machine, *(offer.machine for offer in held_down)], "or")
+        return f"{said}; {names} may be the cheapest, since other load held rates down"
+    return f"{said}; {cheapest.machine} is the cheapest, at {_price(cheapest)} for a million calls"
 
 
 def candidates(offer: Offer) -> str:
@@ -68,20 +68,21 @@ def certainty(offer: Offer) -> str:
     return headline.certainty(offer.contest, offer.contest.fastest)
 
 
-def _price(value: float) -> str:
-    """Return `0.0261`. The unit is that of the price of an hour."""
-    return f"{value:.3g}"
+def _price(offer: Offer) -> str:
+    """Return `0.0261`, or `≤0.0261` of a rate that was held down. The unit is that of the price of an hour."""
+    price = offer.price_per_million
+    return NONE if price is None else f"{'≤' if offer.is_lower_bound else ''}{price:.3g}"
 
 
 _COLUMNS = [
-    Column[Offer]("machine", lambda offer: offer.machine, is_text=True, surfaces=Surface.ALL),
-    Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True, surfaces=Surface.ALL),
-    Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True,
-                  surfaces=Surface.ALL),
+    Column[Offer]("machine", lambda offer: offer.machine, is_text=True),
+    Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True),
+    Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True),
     Column[Offer]("median", lambda offer: offer.latency.median_ms, "ms", number_format.milliseconds,
-                  interval=lambda offer: offer.latency.median_ci95_ms, surfaces=Surface.ALL),
-    Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL),
+                  interval=lambda offer: offer.latency.median_ci95_ms),
+    Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s",
+                  text=lambda offer: number_format.rate_at_least(offer.calls_per_s, offer.is_lower_bound)),
     Column[Offer]("energy", lambda offer: offer.joules_per_call, "J/call", lambda joules: f"{joules:.3g}",
-                  interval=lambda offer: offer.joules_ci95, surfaces=Surface.ALL),
-    Column[Offer]("price of 1M calls", lambda offer: offer.price_per_million, write=_price, surfaces=Surface.ALL),
+                  interval=lambda offer: offer.joules_ci95),
+    Column[Offer]("price of 1M calls", lambda offer: offer.price_per_million, text=_price),
 ]  # fmt: skip

@@ -5,7 +5,6 @@ from functools import partial
 from bakeoff.judging.mix import Mix, MixRow
 from bakeoff.records.text import counted, one_line, percent, spell_ms
 from bakeoff.reports import answers, number_format, sentences
-from bakeoff.reports.blocks import Surface
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table
 
@@ -38,21 +37,19 @@ def answer(mix: Mix) -> str:
 def table_of(mix: Mix) -> Table[MixRow]:
     every = [
         Column[MixRow](f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
-                       text=partial(_text, place=place), surfaces=Surface.ALL)
+                       text=partial(_text, place=place))
         for place, size in enumerate(mix.sizes)
     ]  # fmt: skip
     columns = [
-        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True,
-                       surfaces=Surface.ALL),
+        Column[MixRow]("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True),
         Column[MixRow]("mean", lambda row: row.value, "ms", number_format.milliseconds,
-                       interval=lambda row: row.interval, surfaces=Surface.ALL),
-        Column[MixRow](f"x {mix.answer.baseline}", lambda row: row.speedup.value if row.speedup else None,
-                       write=number_format.ratio, interval=lambda row: row.speedup.ci95 if row.speedup else None,
-                       surfaces=Surface.ALL),
+                       interval=lambda row: row.interval),
+        Column[MixRow](f"x {mix.answer.baseline}", answers.speedup, write=number_format.ratio,
+                       interval=answers.speedup_ends),
         *every,
-        Column[MixRow]("built", lambda row: row.build_s, "s", number_format.seconds, surfaces=Surface.ALL),
+        Column[MixRow]("built", lambda row: row.build_s, "s", number_format.seconds),
         Column[MixRow]("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
-                       is_text=True, surfaces=Surface.ALL),
+                       is_text=True),
     ]  # fmt: skip
     return Table(columns, mix.rows, label=title(mix))
 

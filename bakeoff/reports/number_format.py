@@ -7,6 +7,7 @@ from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metric_changes import MetricJudgement
+from bakeoff.records.failure import NO_BUDGET_LEFT
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio, spell_seconds
 
@@ -29,6 +30,12 @@ UNKNOWN = "?x"
 rate = spell_rate
 ratio = spell_ratio
 """Write a rate and a ratio as a run's log does."""
+
+
+def rate_at_least(value: float | None, is_lower_bound: bool) -> str:
+    """Return `41.7`, or `≥41.7` where other load held the calls up: without it, there are more of them."""
+    return NONE if value is None else f"{'≥' if is_lower_bound else ''}{rate(value)}"
+
 
 _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
@@ -243,14 +250,20 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
     return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
 
 
+def status(record: Record) -> str:
+    """Return the status of a cell, or that the budget ended it: that is no failure of its own."""
+    is_cut_off = record.status.is_failure and record.failure and record.failure.kind == NO_BUDGET_LEFT
+    return "cut off by --budget" if is_cut_off else record.status.value
+
+
 def ending(record: Record) -> str:
     """Say how a cell ended: `ok`, `crash in load`. The reason names a signal."""
-    return f"{record.status} in {one_line(record.died_in)}" if record.died_in else record.status.value
+    return f"{status(record)} in {one_line(record.died_in)}" if record.died_in else status(record)
 
 
 def ending_beside_reason(record: Record) -> str:
     """Say how a cell ended, without the phase where its reason names that: `died of signal 11 (SIGSEGV) in load`."""
-    return record.status.value if record.died_in and f"in {record.died_in}" in record.reason else ending(record)
+    return status(record) if record.died_in and f"in {record.died_in}" in record.reason else ending(record)
 
 
 def spell_change(change: Change) -> str:

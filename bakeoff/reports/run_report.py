@@ -17,6 +17,7 @@ from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.doubts import Effect
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Status
 from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
@@ -102,7 +103,7 @@ def to_cell(judgement: Judgement) -> str:
     return page.render_cell(blocks, palette)
 
 
-def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
+def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
     has_sections = not judgement.suites or len(judgement.contests) <= MOST_SECTIONS
     blocks: list[Block] = [
         *(Section(each.title, _contest(each)) for each in judgement.contests if has_sections),
@@ -112,17 +113,18 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER")
         Text(not_tried(judgement), Look.SOFT),
     ]
     terminal.print_blocks(blocks, console)
-    print_answers(judgement, console, folder)
+    print_answers(judgement, console, folder, is_kept)
 
 
-def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER") -> None:
-    screen, contests = first_screen(judgement, folder), judgement.contests
+def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
+    screen, contests = first_screen(judgement, folder, is_kept), judgement.contests
     commands = {purpose: lines for purpose, lines in screen.commands.items() if purpose != AGAIN}  # it was just typed
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
     blocks: list[Block] = [
         *_commands({purpose: _first_commands(lines) for purpose, lines in commands.items()}),
         Text(screen.variables_to_set if commands else ""),
-        Links(list(paths.items())),
+        Links(list(paths.items()) if is_kept else []),
+        Text("" if is_kept else f"{folder} keeps the answer that it had: --keep replaces it by this one.", Look.SOFT),
         *(Text(text, Look.WARNING) for text in screen.unfinished),
         Text(screen.whether_to_ship),
         Table(answers_of(contests), contests, look=_look_of_answer, has_headings=False),
@@ -252,12 +254,11 @@ def _look(row: CellJudgement) -> Look:
 def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
     has_numbers = any(row.record.phases or row.latency for row in contest.shown)
     tried = [row for row in contest.shown if row.record.status not in TOLD_ONCE]
-    endings: dict[str, list[str]] = {}
-    for row in contest.shown:
-        if row.record.status is not Status.OK:
-            ending = number_format.ending_beside_reason(row.record)
-            endings.setdefault(f"{ending}{row.record.reason and f': {row.record.reason}'}", []).append(row.label)
-    failures = [f"{', '.join(labels)} {ending}" for ending, labels in endings.items()]
+    failed = [row for row in contest.shown if row.record.status is not Status.OK]
+    alike = grouped(failed, lambda row: (number_format.ending_beside_reason(row.record), row.record.reason))
+    failures = [
+        f"{', '.join(row.label for row in rows)} {': '.join(filter(None, ending))}" for ending, rows in alike.items()
+    ]
     return [
         Table(columns_of([contest]), tried if has_numbers else [], look=_look, on=Surface.TERMINAL),
         Items(failures, bullet="x ", on=Surface.TERMINAL),
@@ -339,7 +340,7 @@ def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
     def section(suite: Suite) -> Section:
         figures = [chart for chart in charts.of_suite(suite, palette, judgement.report) if chart.name != "map"]
         models = Table(suite_report.map_columns(suite), suite.contests, suite_report.map_title(suite), details=details,
-                       status=Column("outcome", suite_report.outcome))  # fmt: skip
+                       status=Column("outcome", suite_report.outcome, surfaces=Surface.NONE))  # fmt: skip
         profile = Table(suite_report.profile_columns(), suite.rows, suite_report.PROFILE)
         return Section(suite_report.title(suite), [Charts(figures, suite.labels), profile, models], level=3)
 

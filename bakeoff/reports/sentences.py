@@ -14,9 +14,9 @@ from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.failure import NO_BUDGET_LEFT
-from bakeoff.records.schema import SETTLE, Cell, Ratio, Record, Report, Standing, Status, Verdict
+from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
-from bakeoff.reports import answers, doubt_sentences, floor, headline, machine, number_format
+from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -113,9 +113,11 @@ def remarks(contest: ContestJudgement) -> list[str]:
     parts = [
         pays(contest),
         f"Floor: {number_format.floor(contest.roofline)}." if contest.roofline else no_floor(contest),
-        *floor.sentences(contest),
+        *floor_sentences(contest),
         f"Tensor cores: {nominal}." if nominal else "",
         not_finite(contest),
+        beyond_processes(contest),
+        lower_ranks(contest),
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
@@ -129,6 +131,39 @@ def not_finite(contest: ContestJudgement) -> str:
         return ""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'value')} of the model's own outputs {are} infinite or NaN: only the others have an error."
+
+
+MIN_MOVED = 0.01
+"""It is said of a latency that it lies outside of its processes' own medians if it does so by more than this share."""
+
+
+def beyond_processes(contest: ContestJudgement) -> str:
+    """Say why a latency lies outside of what its processes' own medians are, where one does."""
+    medians_ms = {
+        cell.label: [process.median_ms for process in cell.record.processes if process.median_ms is not None]
+        for cell in contest.ranked
+    }
+    moved = [
+        cell.label
+        for cell in contest.ranked
+        if cell.latency and (own := medians_ms[cell.label])
+        if not min(own) * (1 - MIN_MOVED) <= cell.latency.median_ms <= max(own) * (1 + MIN_MOVED)
+    ]
+    if not moved:
+        return ""
+    its = "its processes" if len(moved) == 1 else "their processes"
+    why = "what waited for cores, and the machine's drift by the rounds that cells shared, are taken out"
+    return f"{listed(moved)}: the latency is outside of {its}' own medians, because {why}."
+
+
+def lower_ranks(contest: ContestJudgement) -> str:
+    """Say why a cell that may prove as fast as the best one has a lower rank, where one has."""
+    fastest = contest.fastest
+    lower = [row.label for row in fastest.ranked if row.label in fastest.open_labels and row.rank != 1]
+    if not lower:
+        return ""
+    have = "has a lower rank" if len(lower) == 1 else "have lower ranks"
+    return f"{listed(lower)} {have} by what was measured so far: to call a winner takes more evidence than a rank."
 
 
 def pays(contest: ContestJudgement) -> str:
@@ -267,7 +302,8 @@ def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> st
     known = [least for least in times if least]
     at_least = f", at least {number_format.ratio(min(known))} times" if len(known) == len(times) else ""
     names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
-    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}"
+    beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
+    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}{beside}"
     return f"{names} left after {processes}: {slower}{'' if is_sure else ' in every undisturbed round'}{at_least}"
 
 
@@ -310,7 +346,9 @@ def _why_latency(change: CellChange) -> str:
     if reason is None:
         return ""
     if reason.kind in (ReasonKind.ENDED, ReasonKind.NOT_REACHED):
-        return _endings_of(change.base, change.new)
+        known = [record for record in (change.base, change.new) if record]
+        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
+        return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)
@@ -331,6 +369,10 @@ def ratio(ratio: Ratio) -> str:
     """Return `1.85x [1.80, 1.90]`."""
     interval = f" [{ratio.ci95.low:.2f}, {ratio.ci95.high:.2f}]" if ratio.ci95 else ""
     return f"{ratio.value:.2f}x{interval}"
+
+
+def ratio_or_none(of: Ratio | None) -> str:
+    return ratio(of) if of else number_format.NONE
 
 
 def sweep_title(sweep: Sweep) -> str:
@@ -389,18 +431,46 @@ def _standing(cell: CellJudgement) -> Standing:
     )
 
 
-def _endings_of(base: Record | None, new: Record | None) -> str:
-    """Return how a cell ended in both runs, or once if it ended the same way."""
-    known = [record for record in (base, new) if record]
-    endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
-    return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
-
-
 _WHY = {
     ReasonKind.NO_SAMPLES: "no samples to compare",
     ReasonKind.IS_CONTROL: "it is the control: its change cannot be distinguished from the machine's",
     ReasonKind.OTHER_MACHINE: "measured on another machine",
     ReasonKind.SINGLE_PROCESS: "measured in a single process",
     ReasonKind.NO_BASELINE: "no {baseline} in the same rounds of both runs",
+    ReasonKind.WAITING: "other programs kept cores busy: threads waited for them, and the change may be waiting alone",
     ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
 }
+
+
+KERNEL_LIMIT = 60
+"""The name of a kernel can have hundreds of characters in C++."""
+
+
+def floor_sentences(contest: ContestJudgement) -> list[str]:
+    """Say what keeps each cell from the floor. It is told of decode steps that a GPU's trace was taken of."""
+    if contest.cell.task != DECODE:
+        return []
+    return [sentence for cell in contest.cells if (sentence := _shortfall(cell))]
+
+
+def _shortfall(cell: CellJudgement) -> str:
+    times, latency, roofline = cell.record.kernel_times, cell.latency, cell.record.roofline
+    if times is None or latency is None or roofline is None or roofline.share is None:
+        return ""
+    waits_ms, excess_ms = latency.median_ms - times.busy_ms, times.busy_ms - roofline.floor_ms
+    text = f"{one_line(cell.label)} reaches {percent(roofline.share)} of the floor"
+    if waits_ms > excess_ms:
+        return (
+            f"{text}: the GPU works in {number_format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
+            f"and waits for the host between {times.kernels:,.0f} kernels."
+        )
+    return (
+        f"{text}: its {times.kernels:,.0f} kernels take {spell_ms(times.busy_ms)}, "
+        f"{number_format.ratio(times.busy_ms / roofline.floor_ms)} times the floor; {longest_kernel(times)}."
+    )
+
+
+def longest_kernel(times: KernelTimes) -> str:
+    """Return `gemv takes 61 % of that`, of the kernel that takes most of a call."""
+    kernel = times.longest[0]
+    return f"{one_line(kernel.name.removeprefix('void '), KERNEL_LIMIT)} takes {percent(kernel.share)} of that"

@@ -12,7 +12,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.text import again, counted, one_line, with_option
 from bakeoff.reports import charts, doubt_sentences, headline, machine, markdown, page, sentences
-from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Surface, Text
+from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Text
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.history import moment
@@ -55,22 +55,21 @@ OF_HISTORY = (
     "Medians with their 95 % intervals, which hold within one run only: bakeoff compare judges the difference of two."
 )
 
-CONTEST = Column[IndexRow]("contest", lambda row: row.contest.title, write=one_line, is_text=True, surfaces=Surface.ALL)
+CONTEST = Column[IndexRow]("contest", lambda row: row.contest.title, write=one_line, is_text=True)
 SURE = Column[IndexRow](
     "how sure",
     lambda row: headline.certainty(row.contest),
     is_text=True,
-    surfaces=Surface.ALL,
     is_bad=lambda row: headline.is_unsure(row.contest),
 )
 COLUMNS = [
     CONTEST,
-    Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True, surfaces=Surface.ALL),
-    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True, surfaces=Surface.ALL),
-    Column[IndexRow]("measured", lambda row: headline.value(row.contest), surfaces=Surface.ALL),
-    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest), surfaces=Surface.ALL),
+    Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True),
+    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True),
+    Column[IndexRow]("measured", lambda row: headline.value(row.contest)),
+    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest)),
     SURE,
-    Column[IndexRow]("on", lambda row: row.run.day, is_text=True, surfaces=Surface.ALL),
+    Column[IndexRow]("on", lambda row: row.run.day, is_text=True),
 ]  # fmt: skip
 
 

@@ -158,10 +158,10 @@ def columns_of(brief: bool = False) -> list[Column[JudgedStart]]:
         return Column(heading, lambda cell: cell.quantity(name), unit, write_any, surfaces=surfaces, spare=spare)
 
     return [
-        Column("backend", lambda cell: cell.label, is_text=True, is_label=True, surfaces=Surface.ALL,
+        Column("backend", lambda cell: cell.label, is_text=True, is_label=True,
                note=lambda cell: "not as required" if cell.unmet else ""),
         Column("first answer after", lambda cell: cell.value, "s", number_format.seconds,
-               interval=lambda cell: cell.interval, surfaces=Surface.ALL),
+               interval=lambda cell: cell.interval),
         quantity("interpreter", "interpreter_s", alone),
         quantity("imports", "imports_s"),
         quantity("load", "load_s"),

@@ -12,10 +12,9 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import headline, number_format, sentences
-from bakeoff.reports.blocks import Surface
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw
+from bakeoff.reports.tables import Column, Raw, csv_field
 
 NAMES_SHOWN = 6
 """Number of models that a reason for failing names; further ones are counted."""
@@ -134,44 +133,39 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
 
     return [
         LABEL,
-        Column("passed", lambda row: row.passed, text=_pass_rate, note=apart,
-               surfaces=Surface.ALL, csv="passed"),
-        Column("asked", lambda row: row.asked, csv="asked"),
-        Column("cannot run here", lambda row: row.cannot_run, csv="cannot_run"),
-        Column("not reached", lambda row: row.not_reached, csv="not_reached"),
-        Column("pass rate", lambda row: row.passed / row.asked if row.asked else None, csv="pass_rate"),
+        Column("passed", lambda row: row.passed, text=_pass_rate, note=apart, csv="passed"),
+        csv_field("asked", lambda row: row.asked),
+        csv_field("cannot_run", lambda row: row.cannot_run),
+        csv_field("not_reached", lambda row: row.not_reached),
+        csv_field("pass_rate", lambda row: row.passed / row.asked if row.asked else None),
         Column("mean speed-up", means(lambda it: it.speedup), over, number_format.ratio, note=reach,
-               surfaces=Surface.ALL,
-               terminal_heading=f"mean {unbroken}",
-               csv="geometric_mean_speedup"),
-        Column("least speed-up", means(lambda it: it.lowest), csv="lowest_speedup"),
-        Column("most speed-up", means(lambda it: it.highest), csv="highest_speedup"),
-        Column("wins", lambda row: row.wins, surfaces=Surface.ALL, csv="wins"),
+               terminal_heading=f"mean {unbroken}", csv="geometric_mean_speedup"),
+        csv_field("lowest_speedup", means(lambda it: it.lowest)),
+        csv_field("highest_speedup", means(lambda it: it.highest)),
+        Column("wins", lambda row: row.wins, csv="wins"),
         Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
-               surfaces=Surface.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
-        Column("median build", means(lambda it: it.build_s), "s", number_format.seconds, surfaces=Surface.ALL,
-               csv="median_build_s"),
-        Column("peak memory", means(lambda it: it.memory), over, number_format.ratio, surfaces=Surface.ALL,
+               terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
+        Column("median build", means(lambda it: it.build_s), "s", number_format.seconds, csv="median_build_s"),
+        Column("peak memory", means(lambda it: it.memory), over, number_format.ratio,
                terminal_heading=f"memory {unbroken}", csv="geometric_mean_memory"),
-        *(Column(f"within {tau:g}x", _share(tau), csv=f"profile_{tau:g}") for tau in TAUS),
+        *(csv_field(f"profile_{tau:g}", _share(tau)) for tau in TAUS),
     ]  # fmt: skip
 
 
 def profile_columns() -> list[Column[SuiteRow]]:
     return [
         LABEL,
-        *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent, surfaces=Surface.ALL) for tau in TAUS),
+        *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent) for tau in TAUS),
     ]
 
 
 def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     names = model_names(suite)
     return [
-        Column("model", lambda contest: names[contest.contest_id], is_text=True, surfaces=Surface.ALL),
+        Column("model", lambda contest: names[contest.contest_id], is_text=True),
         *map(_map_column, suite.labels),
-        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
-        Column("how sure", headline.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
-               is_bad=headline.is_unsure),
+        Column("best", headline.candidates, write=one_line, is_text=True),
+        Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
     ]  # fmt: skip
 
 
@@ -191,7 +185,9 @@ def tile(contest: ContestJudgement, label: str) -> Tile:
         return Tile(NONE, None)
     if not passed(cell):
         return Tile(
-            "not as required" if cell.unmet else cell.record.status.value, None, not cell.record.status.is_absence
+            "not as required" if cell.unmet else number_format.status(cell.record),
+            None,
+            not cell.record.status.is_absence,
         )
     if cell.speedup is None:
         return Tile(f"{number_format.milliseconds(cell.latency.median_ms if cell.latency else None)} ms", None)
@@ -208,9 +204,7 @@ def outcome(contest: ContestJudgement) -> str:
     return "all passed" if all(map(passed, tried)) else "some failed"
 
 
-LABEL = Column[SuiteRow](
-    "backend", lambda row: row.label, write=one_line, is_text=True, is_label=True, surfaces=Surface.ALL, csv="backend"
-)
+LABEL = Column[SuiteRow]("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True, csv="backend")
 
 
 def suite_fields(suite: Suite) -> dict[str, Raw]:
@@ -232,7 +226,6 @@ def _map_column(label: str) -> Column[ContestJudgement]:
         text=lambda contest: tile(contest, label).text,
         is_bad=lambda contest: tile(contest, label).is_bad,
         strength=lambda contest: strength(tile(contest, label).speedup),
-        surfaces=Surface.ALL,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from bakeoff.judging.compare import Comparison, Outcome
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.suites import Suite
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Report
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import comparison as comparisons
@@ -40,15 +41,10 @@ def _contests(judgement: Judgement) -> list[Block]:
     """Return the table of winners, and each reason why cells failed."""
     report, contests = judgement.report, judgement.contests
     rest = len(contests) - CONTESTS_SHOWN
-    failures: dict[tuple[str, str, str], list[str]] = {}
-    for record in report.records:
-        if record.status.is_failure:
-            ending = (record.cell.title, number_format.ending(record), record.reason)
-            failures.setdefault(ending, []).append(record.cell.label)
-    reasons = [
-        f"{', '.join(labels)} on {title}: {ending}: {reason}" for (title, ending, reason), labels in failures.items()
-    ]
-    failed = f"Failed, {sum(map(len, failures.values()))} of {len(report.records)}"
+    failures = [record for record in report.records if record.status.is_failure]
+    alike = grouped(failures, lambda one: f"{one.cell.title}: {number_format.ending(one)}: {one.reason}")
+    reasons = [f"{', '.join(one.cell.label for one in ones)} on {ending}" for ending, ones in alike.items()]
+    failed = f"Failed, {len(failures)} of {len(report.records)}"
     return [
         Table(answers_of(contests), contests[:CONTESTS_SHOWN]),
         Text(f"And {counted(rest, 'more contest')}." if rest > 0 else ""),

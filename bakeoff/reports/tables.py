@@ -32,12 +32,17 @@ class Column(Generic[T]):
     is_label: bool = False  # names a configuration: a page shows its colour, and a narrow terminal its mode below it
     link: Callable[[T], str] | None = None  # where the text leads to
     strength: Callable[[T], float] | None = None  # from -1 to 1: how strongly a page colours the value
-    surfaces: Surface = Surface.NONE
+    surfaces: Surface | None = None  # None: all of them, or of a column with `details` none
     terminal_heading: str | None = None  # a shorter one, its unit included; its lines break at blanks
     spare: int = 0  # a table without room leaves out the column with the highest number first
     details: str = ""  # the group that shows it in the details of a cell
     csv: str = ""  # its name there
     csv_interval: tuple[str, str] | None = None
+
+    @property
+    def on(self) -> Surface:
+        """The surfaces on which it stands, beside the details and the CSV."""
+        return (Surface.NONE if self.details else Surface.ALL) if self.surfaces is None else self.surfaces
 
     def text_of(self, row: T) -> str:
         """Return the value as text, without unit, interval and note."""
@@ -91,15 +96,18 @@ class Table(Block, Generic[T]):
         return can_unfold(surface, self.is_folded) and bool(self.rows)
 
 
+def csv_field(name: str, value: Callable[[T], Raw]) -> Column[T]:
+    """Return a column that stands in the CSV alone, by this name."""
+    return Column(name, value, surfaces=Surface.NONE, csv=name)
+
+
 def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:
     return {name: value for column in columns for name, value in column.csv_of(row).items()}
 
 
 def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
     """Return the columns of that surface that have a value in at least one row."""
-    return [
-        column for column in columns if column.surfaces & surface and any(column.text_of(row) != NONE for row in rows)
-    ]
+    return [column for column in columns if column.on & surface and any(column.text_of(row) != NONE for row in rows)]
 
 
 def narrowed(columns: Sequence[Column[T]], has_room: Callable[[Sequence[Column[T]]], bool]) -> list[Column[T]]:
@@ -115,7 +123,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], sides: st
     """Return a table of texts. `lrr` sets the first of three columns to the left."""
     return Table(
         [
-            Column(heading, itemgetter(place), is_text=side == "l", surfaces=Surface.ALL)
+            Column(heading, itemgetter(place), is_text=side == "l")
             for place, (heading, side) in enumerate(zip(headings, sides, strict=True))
         ],
         list(rows),

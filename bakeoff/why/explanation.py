@@ -35,7 +35,7 @@ MOST_NAMED = 3
 NOT_OWNED = {kind: f"({kind})" for kind in Kind} | {Kind.COMPUTE: "(operators whose module is not known)"}
 """What stands in the place of modules, by the kind of what none of them owns."""
 
-UNSEEN = "(no row has it)"
+UNSEEN = "(not attributed)"
 """The name of the rest of a call that no part has."""
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from bakeoff.commands import checks
-from bakeoff.commands.checks import Check, finding_of
+from bakeoff.commands.checks import Check, ChecksAnswer, finding_of
 from bakeoff.commands.run import with_files
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Status
+from bakeoff.reports.blocks import Items, Section
+from bakeoff.reports.tables import Table
 from tests.conftest import CommandLine
 
 PROBLEM = """
@@ -118,6 +120,17 @@ def check(label: str, status: Status, **more: str) -> Check:
 )
 def test_the_finding_names_what_is_not_right(ended: list[Check], finding: str) -> None:
     assert finding_of(ended) == finding
+
+
+def test_a_reason_of_many_builds_stands_once_below_the_table() -> None:
+    absent = [check(label, Status.UNAVAILABLE, reason="no GPU") for label in "abc"]
+    made = [check("eager", Status.OK), *absent, check("onnx", Status.CRASH, reason="signal 11")]
+    answer = ChecksAnswer(finding="", complete=True, checks=made, left_out=[], exit_reason="", about_models=[])
+    (section,) = [block for block in checks.blocks_of(answer) if isinstance(block, Section)]
+    table, reasons = section.blocks
+    assert isinstance(table, Table) and [row[0] for row in table.rows] == ["eager", "onnx"]
+    assert isinstance(reasons, Items)
+    assert list(reasons.texts) == ["a, b, c unavailable: no GPU", "onnx crash: signal 11"]
 
 
 def test_an_interruption_keeps_what_was_checked() -> None:

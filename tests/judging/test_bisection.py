@@ -79,7 +79,8 @@ def test_bisections_are_told_as_before() -> None:
     lines = []
     for name, found in CASES.items():
         steps = [step_line(found, step) for step in found.steps]
-        rows = [" | ".join(map(str, row)) for row in steps_table(found).rows]
+        table = steps_table(found)
+        rows = [" | ".join(column.text_of(row) for column in table.columns) for row in table.rows]
         lines += [f"{name}: {told}" for told in (*steps, *rows, conclusion(found))]
     same_as_golden("bisections.txt", "\n".join(lines))
 

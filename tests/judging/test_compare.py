@@ -104,7 +104,22 @@ def test_a_cell_that_waited_for_cores_in_one_of_the_runs_is_not_told_slower() ->
         ok(each.cell, under(each.bursts, **at_work)) if each.cell.label == "onnx" else each for each in new.records
     ]
     assert outcomes(compare(base, new))["onnx"] == "slower"
-    assert outcomes(compare(base, new.model_copy(update={"records": waited})))["onnx"] == "cannot tell"
+    compared = compare(base, new.model_copy(update={"records": waited}))
+    assert outcomes(compared)["onnx"] == "cannot tell"
+
+
+@pytest.mark.parametrize(("wait_share", "kind"), [(0.0, ReasonKind.WIDE_INTERVAL), (0.3, ReasonKind.WAITING)])
+def test_what_hides_a_change_is_named(wait_share: float, kind: ReasonKind) -> None:
+    noise, medians_ms = 0.001 if wait_share else 0.05, {"eager": 1.0, "onnx": 0.9}
+    base, new = (
+        report([ok(cell(label), measured(levels(ms, seed, noise=noise))) for label, ms in medians_ms.items()])
+        for seed in (0, 5)
+    )
+    at_work = {"wait_share": wait_share, "cpu_share": 1.2, "others_cores": 2.0}
+    waited = [ok(each.cell, under(each.bursts, **at_work)) for each in new.records] if wait_share else new.records
+    compared = compare(base, new.model_copy(update={"records": waited}))
+    assert {change.reason.kind for change in compared.cells if change.reason} == {kind}
+    assert compared.inconclusive and compared.inconclusive.kind is kind
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,18 @@ def test_the_fastest_machine_and_the_cheapest_one_are_named() -> None:
     assert [offer.price_per_million for offer in question.offers] == pytest.approx([0.1, 0.03])
 
 
+def test_a_rate_that_other_load_held_down_may_be_that_of_the_cheapest_machine() -> None:
+    small = build(3.0, "onnx")
+    dear = build(1.0, "onnx")
+    held = dear.model_copy(update={"throughput": Throughput(calls_per_s=100.0, blocks=3, block_s=0.1)})
+    assert held.is_throughput_doubtful
+    for fast, candidates in ((dear, ["small"]), (held, ["small", "large"])):
+        reports = {"large": report([build(4.0, "eager"), fast]), "small": report([build(9.0, "eager"), small])}
+        (question,) = machines_of(reports, {"large": 3.6, "small": 0.36}).questions
+        assert [offer.machine for offer in question.maybe_cheapest] == candidates
+        assert (question.cheapest is None) is (fast is held)
+
+
 def test_machines_whose_intervals_overlap_are_not_told_apart() -> None:
     reports = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
     (question,) = machines_of(reports).questions
@@ -86,9 +98,13 @@ def test_machines_are_told_as_before() -> None:
     small, large = [build(9.0, "eager"), build(3.0, "onnx")], [build(4.0, "eager", "cuda")]
     fast = [*large, build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]
     alike = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
+    held = small[1].model_copy(update={"throughput": Throughput(calls_per_s=9.0, blocks=3, block_s=0.1)})
     cases = {
         "priced": machines_of({"large": report(fast), "small": report(small)}, {"large": 3.6, "small": 0.36}),
         "alike": machines_of(alike),
+        "a rate held down": machines_of(
+            {"large": report(fast), "small": report([held, build(9.0, "eager")])}, {"large": 0.36, "small": 3.6}
+        ),
         "one never tried": machines_of({"a": report(fast), "b": report([*large, build(2.0, "onnx", "cuda")])}),
         "no common model": machines_of({"a": report(small), "b": report([build(2.0, "eager", model="mlp")])}),
     }

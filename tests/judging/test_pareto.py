@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.judging.pareto import dominates, front_of
+from bakeoff.judging.contest import dominates, front_of
 from bakeoff.records.schema import Memory, Record, Throughput
 from tests.reports.samples import MIB, accuracy, cell, constant, ok
 

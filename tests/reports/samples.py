@@ -10,7 +10,7 @@ import numpy as np
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.measuring.controller.cell_record import colour_of
+from bakeoff.measuring.controller.cell_record import facts_of_backend
 from bakeoff.records.doubts import Caveat
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import (
@@ -139,7 +139,7 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
         "memory": peak,
         "placement": Placement(extent=Extent.FULL, engines={measured.backend: 12}),
         "command": f"python runner.py --model {measured.model} --backends {measured.label}",
-        "colour": colour_of(measured.backend),
+        "colour": facts_of_backend(measured).get("colour", ""),
         "started_at": "2026-05-01T10:00:00Z",
         "elapsed_s": 4.0 + build_s,
     }
@@ -162,7 +162,12 @@ def processes_of(made: list[Burst], phases: list[Phase]) -> list[Process]:
 
 
 def failed(measured: Cell, status: Status, reason: str, **more: object) -> Record:
-    fields = {"cell": measured, "status": status, "reason": reason, "colour": colour_of(measured.backend)}
+    fields = {
+        "cell": measured,
+        "status": status,
+        "reason": reason,
+        "colour": facts_of_backend(measured).get("colour", ""),
+    }
     return Record.model_validate({**fields, "elapsed_s": 1.5, **more})
 
 

@@ -23,6 +23,7 @@ from tests.support.printed import every_output
 
 EAGER, ONNX = once(2.0, "eager"), once(1.0, "onnx")
 KEPT = once(1.0, "onnx", artifact="artifacts/x")
+OF_PLUGIN = once(0.5, "openvino", artifact="artifacts/y", no_export="what is exported runs on the CPU only")
 EQUALS = [ok(cell("onnx"), steady([1.0, 1.05])), ok(cell("eager"), steady([1.03, 1.0]))]
 CONV = "bakeoff --model conv --out results/x"
 AT_WORK = {"wait_share": 1.4, "cpu_share": 1.2, "others_cores": 2.0}
@@ -67,6 +68,8 @@ LOADED = {"request": {"load": "server"}}
 CASES: dict[str, Callable[[], Judgement]] = {
     "a winner that was kept": lambda: judged([EAGER, KEPT]),
     "a winner that was not kept": lambda: judged([EAGER, ONNX]),
+    "a winner that cannot be exported": lambda: judged([EAGER, OF_PLUGIN, KEPT]),
+    "a winner that cannot be exported, and no other": lambda: judged([EAGER, OF_PLUGIN]),
     "winners of two contests": lambda: judged([EAGER, KEPT, *of_model([EAGER, KEPT], "mlp", artifact="y")]),
     "eager wins": lambda: judged([lived(1.0, "eager"), lived(2.0, "onnx")]),
     "eager ties": lambda: judged([lived(1.0, "eager"), lived(1.0, "onnx")]),

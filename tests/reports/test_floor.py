@@ -2,7 +2,7 @@
 
 from bakeoff.judging.judgement import contests_of
 from bakeoff.records.schema import Kernel, KernelTimes, Record
-from bakeoff.reports import floor
+from bakeoff.reports import sentences
 from tests.reports.samples import bursts, cell, judged, ok, once, report, roofline
 from tests.support.printed import every_output
 
@@ -18,7 +18,7 @@ def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "dec
 
 def told(*records: Record) -> list[str]:
     (contest,) = contests_of(report(list(records)))
-    return floor.sentences(contest)
+    return sentences.floor_sentences(contest)
 
 
 def test_a_gpu_that_waits_is_told_from_kernels_that_are_slow() -> None:

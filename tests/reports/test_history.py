@@ -163,6 +163,16 @@ def test_another_folder_can_be_named(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "place" / "history.png").stat().st_size > 5_000
 
 
+def test_a_history_of_other_runs_is_not_replaced(tmp_path: Path) -> None:
+    keep(made(1, medians(1.2)), tmp_path / "a" / "run_1")
+    keep(made(2, medians(1.1)), tmp_path / "b" / "run_2")
+    _, page = history.write(tmp_path / "a", tmp_path)
+    with pytest.raises(UsageError, match="other runs"):
+        history.write(tmp_path / "b", tmp_path)
+    before = page.read_bytes()
+    assert history.write(tmp_path, tmp_path)[1] == page and page.read_bytes() != before
+
+
 @pytest.mark.slow
 def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
     records = [ok(cell(model=f"m{number}"), constant([1.0, 200.0] * 4)) for number in range(14)]

@@ -14,7 +14,7 @@ from bakeoff.reports.comparison import to_page as comparison_to_page
 from bakeoff.reports.run_report import to_page
 from bakeoff.reports.site import PublishedRun, to_index
 from bakeoff.why.explanation import explain
-from bakeoff.why.explanation_page import explanation_to_page
+from bakeoff.why.explanation_text import explanation_to_page
 from tests.judging.test_precisions import records as precision_records
 from tests.reports.samples import cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile

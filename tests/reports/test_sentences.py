@@ -8,7 +8,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, LeftEarly, Phase, Record, Status, Throughput
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
-from bakeoff.reports import doubt_sentences, findings, headline, sentences, traits
+from bakeoff.reports import doubt_sentences, findings, headline, number_format, sentences, traits
 from tests.reports.samples import accuracy, cell, constant, failed, lived, ok, once, over_processes, report, roofline
 from tests.support.golden import same_as_golden
 
@@ -19,6 +19,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
 
 LOST = failed(cell("inductor"), Status.OOM, "no memory")
 NOISY = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])]
+LOWER = [ok(cell(name), over_processes(ms)) for name, ms in (("onnx", 1.0), ("inductor", 1.05), ("eager", 3.0))]
 TWO_SPEEDS = Throughput(calls_per_s=2000.0, blocks=5, block_s=0.1)
 CONTESTS: dict[str, ContestJudgement] = {
     "a winner": judged(once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)),
@@ -176,6 +177,34 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
         assert stored.doubts == doubt_sentences.doubts(contest)
     baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
     assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
+
+
+def test_a_latency_outside_of_its_processes_medians_is_explained() -> None:
+    """In the second process the machine was twice as slow, and onnx took part in that one only."""
+    eager, onnx = constant([2.0] * 6, process=0) + constant([4.0] * 6, process=1), constant([2.0] * 6, process=1)
+    contest = judged(ok(cell("eager"), eager), ok(cell("onnx"), onnx))
+    (moved,) = [one for one in contest.ranked if one.label == "onnx"]
+    assert moved.latency and moved.latency.median_ms < 0.9 * 2.0
+    assert sentences.beyond_processes(contest).startswith("onnx:")
+    assert sentences.beyond_processes(judged(once(1.0, "onnx"), once(2.0, "eager"))) == ""
+
+
+def test_a_candidate_with_a_lower_rank_is_explained() -> None:
+    contests = [judged(*records) for records in (LOWER, NOISY)]
+    told = [sentences.lower_ranks(contest) for contest in contests]
+    lower = [[row.label for row in one.fastest.ranked if row.label in one.fastest.open_labels and row.rank != 1]
+             for one in contests]  # fmt: skip
+    assert [bool(labels) for labels in lower] == [bool(text) for text in told] == [True, False]
+    assert all(label in text for labels, text in zip(lower, told, strict=True) for label in labels)
+
+
+def test_what_the_budget_cut_off_reads_so_and_is_no_timeout() -> None:
+    ended = [
+        failed(cell("eager"), Status.TIMEOUT, "", failure=Failure(kind=kind, text="not done"), died_in="compile")
+        for kind in (NO_BUDGET_LEFT, "time limit")
+    ]
+    assert list(map(number_format.ending, ended)) == ["cut off by --budget in compile", "timeout in compile"]
+    assert headline.endings(judged(ended[0]).cells) == "1 cut off by --budget"
 
 
 def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:

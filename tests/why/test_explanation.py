@@ -22,7 +22,7 @@ from bakeoff.why.explanation import (
     named_apart,
     tree_of,
 )
-from bakeoff.why.explanation_page import explanation_to_page
+from bakeoff.why.explanation_text import explanation_to_page
 from bakeoff.why.records import CellProfile, ThreadUse
 from tests.reports import samples
 
@@ -140,7 +140,7 @@ def test_the_tree_keeps_all_time_and_divides_no_kernel() -> None:
     root = tree_of([FUSED, EAGER])
     assert root.ms == (pytest.approx(1.0), pytest.approx(3.0))
     layers, *others = root.branches
-    assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(no row has it)"}
+    assert layers.name == "layers" and {branch.name for branch in others} == {"(framework)", "(not attributed)"}
     assert [branch.name for branch in layers.branches] == ["0.norm + 1", "0", "1"]
     assert layers.branches[0].ms[0] == pytest.approx(0.6)
 

@@ -269,7 +269,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     return {
         "asked_by_name": planned.asked_by_name,
         "command": with_variables(command_for(planned.cell, planned.options), os.environ),
-        "colour": colour_of(planned.cell.backend),
+        **facts_of_backend(planned.cell),
     }
 
 
@@ -280,11 +280,12 @@ def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
     return spans
 
 
-def colour_of(backend: str) -> str:
+def facts_of_backend(cell: Cell) -> dict[str, str]:
     try:
-        return backends.create(backend).colour
+        backend = backends.create(cell.backend)
+        return {"colour": backend.colour, "no_export": backend.no_export(cell)}
     except BakeoffError:
-        return ""
+        return {}
 
 
 def products_of(cell: Cell) -> Precision:

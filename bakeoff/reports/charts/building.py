@@ -80,7 +80,7 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
         marks=tuple(marks),
         legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
         foot_note=" ".join(
-            f"\u00d7 {name(cell)} {cell.record.status}"
+            f"\u00d7 {name(cell)} {number_format.status(cell.record)}"
             for cell in contest.unranked
             if not cell.record.status.is_absence
         ),

@@ -3,7 +3,7 @@
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.reports import findings, suite_report
 from bakeoff.reports.charts.chart import LEFT_PT, Axis, Chart, Line, Mark, Tile
-from bakeoff.reports.charts.palette import WHITE, Palette, Rgb, hex_of, luminance, mixed, parse_hex
+from bakeoff.reports.charts.palette import WHITE, Palette, hex_of, luminance, mixed, parse_hex
 
 MAP_IN = 7.2
 ROW_PT = 12.0
@@ -45,7 +45,8 @@ def speedup_map(suite: Suite, palette: Palette) -> Chart | None:
     for row, contest in enumerate(suite.contests):
         for place, label in enumerate(labels):
             shown = suite_report.tile(contest, label)
-            colour = _colour(shown.speedup)
+            strength = suite_report.strength(shown.speedup)
+            colour = mixed(WHITE, FASTER if strength > 0 else SLOWER, abs(strength))
             ink = "bad" if shown.is_bad else "ground" if luminance(colour) < 0.3 else "ink"
             tile = Tile(place, place + 1, -row - 1, -row, _cut(shown.text, room), hex_of(colour), ink)
             marks.append(Mark((tile,), f"{names[contest.contest_id]}, {label}: {shown.text}", palette(label)))
@@ -77,11 +78,6 @@ def _steps(row: SuiteRow, end: float) -> Line:
 def _tip(row: SuiteRow) -> str:
     shares = [f"{100 * row.profile.share(tau):.0f} % within {tau:g}x" for tau in TAUS]
     return f"{row.label}: {', '.join(shares)}"
-
-
-def _colour(speedup: float | None) -> Rgb:
-    strength = suite_report.strength(speedup)
-    return mixed(WHITE, FASTER if strength > 0 else SLOWER, abs(strength))
 
 
 def _cut(text: str, limit: int) -> str:
