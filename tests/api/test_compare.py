@@ -219,7 +219,6 @@ def test_a_live_model_and_its_file_get_the_same_verdict(command_line: CommandLin
 def test_program_is_measured_with_its_own_weights(compared: Compared) -> None:
     rows = compared.result.rows
     assert {row["backend"]: row["status"] for row in rows} == {"eager": "ok", "torchscript": "ok"}
-    assert all(row["speedup_paired"] is True for row in rows)
     x = torch.ones(8, 16)
     assert torch.equal(
         compared.result.load("torchscript")(x), torch.nn.functional.linear(x, WEIGHT, compared.bias).relu()
