@@ -199,10 +199,14 @@ class GrowingRecord:
             status if failure else Status.OK,
             failure,
             accuracy=worst,
-            doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
+            doubts=[
+                *doubts_of_ready(ready, self._traits or NO_TRAITS),
+                *([self._failed_build] if self._failed_build else []),
+                *doubts_of_finished(finished),
+            ],
             memory=with_peaks_of(finished.memory if finished else ready.memory, made),
             placement=placement,
-            **_measured_further(live),
+            **{name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")},
             around=live.around,
             recompiled=ready.recompiled,
             open_axes=_spans(self._planned),
@@ -224,10 +228,6 @@ class GrowingRecord:
                 **self._failed_check(record, *checks),
             }
         )
-
-    def _first_doubts(self, ready: Ready) -> list[RecordDoubt]:
-        doubts = doubts_of_ready(ready, self._traits or NO_TRAITS)
-        return [*doubts, self._failed_build] if self._failed_build else doubts
 
     def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
@@ -257,11 +257,6 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
     no_floor = no_ceilings if work and latency and not ceilings else ""
     return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
-
-
-def _measured_further(live: CellProcess) -> dict[str, Any]:
-    """Return what the first process alone measures after its bursts, as fields of its record."""
-    return {name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")}
 
 
 def common_fields(planned: PlannedCell) -> dict[str, Any]:

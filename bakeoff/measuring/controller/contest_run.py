@@ -87,8 +87,12 @@ class ContestRun:
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
-            sign = 1 if self._time_plan.has_budget else -1
-            self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: sign * self._seconds_of_start(cell_run))
+            steps = {cell_run: PlanStep.START if cell_run.cached_at else PlanStep.BUILD for cell_run in self._cells}
+            self._cells[1:] = sorted(
+                self._cells[1:],
+                key=lambda cell_run: self._seconds_of(steps[cell_run], [cell_run]),
+                reverse=not self._time_plan.has_budget,
+            )
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
@@ -96,33 +100,14 @@ class ContestRun:
         What was measured so far is kept on disk, however the run ends.
         """
         try:
-            self._run_epochs()
+            while cells := self._for_another_epoch(self._epochs_done):
+                self._run_epoch(cells)
         except KeyboardInterrupt:  # Ctrl-C, or SIGTERM
             self._keep_so_far(with_artifacts=True)
             raise
         except BaseException:  # a fault of this process
             self._keep_so_far()
             raise
-        self._conclude_all()
-
-    def _run_epochs(self) -> None:
-        while cells := self._for_another_epoch(self._epochs_done):
-            # alternate the order, so that no backend profits from starting first
-            in_reverse = self._epochs_done % 2 == 1 and self._held_all
-            expected = expected_epochs(self._run.sampling, self._epochs_done, self._run.leads(self._records()))
-            epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
-            self._run_epoch(epoch)
-            self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
-            for stand_in, _ in self._stand_ins:
-                stand_in.clear()
-            self._stand_ins = []
-            self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
-            self._keep()
-
-    def _records(self) -> list[Record]:
-        return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
-
-    def _conclude_all(self) -> None:
         self._await_ends()
         for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
             self._save(cell_run, record)
@@ -143,19 +128,10 @@ class ContestRun:
             except ArtifactTooLarge as error:
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
         if too_large:
-            self._note(f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}")
-        return kept
-
-    def _keep(self) -> None:
-        self._run.store.keep(
-            UnfinishedContest(
-                contest_id=self._contest_id,
-                epochs=self._epochs_done,
-                held_all=self._held_all,
-                cells=[cell_run.unfinished() for cell_run in self._cells],
-                place=self._run.place,
+            self._run.store.note(
+                f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}"
             )
-        )
+        return kept
 
     def _keep_so_far(self, with_artifacts: bool = False) -> None:
         """Write what the cells would end as if the run ended now.
@@ -219,12 +195,12 @@ class ContestRun:
                 for name in {cell_run.cell.environment for cell_run in cells}:
                     self._launchers.of_environment(name).of_epoch(done)
             except BakeoffError as error:  # as many as there are say more than none
-                self._note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
+                self._run.store.note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
                 return False
             if done == plan.processes:  # once for a contest, however many follow
                 self._run.progress.note(decision.note)
         elif decision.note:
-            self._note(f"{self._contest_id}: {decision.note}")
+            self._run.store.note(f"{self._contest_id}: {decision.note}")
         return decision.is_wanted
 
     def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> NextEpoch:
@@ -238,7 +214,13 @@ class ContestRun:
             has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s(), are_warm),
         )
 
-    def _run_epoch(self, epoch: Epoch) -> None:
+    def _run_epoch(self, cells: Sequence[CellRun]) -> None:
+        """Measure a process of each cell, in groups where memory does not hold all, and keep what an epoch has told."""
+        # alternate the order, so that no backend profits from starting first
+        in_reverse = self._epochs_done % 2 == 1 and self._held_all
+        leads = self._run.leads([cell_run.record() for cell_run in self._cells if cell_run.was_measured])
+        expected = expected_epochs(self._run.sampling, self._epochs_done, leads)
+        epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
         self._epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
@@ -246,6 +228,20 @@ class ContestRun:
             self._run_group(epoch)
             if self._run.interleaved and (epoch.displaced or (epoch.waiting and epoch.is_full)):
                 self._note_groups(epoch)
+        self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
+        for stand_in, _ in self._stand_ins:
+            stand_in.clear()
+        self._stand_ins = []
+        self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
+        self._run.store.keep(
+            UnfinishedContest(
+                contest_id=self._contest_id,
+                epochs=self._epochs_done,
+                held_all=self._held_all,
+                cells=[cell_run.unfinished() for cell_run in self._cells],
+                place=self._run.place,
+            )
+        )
 
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
@@ -308,9 +304,6 @@ class ContestRun:
 
     def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
-
-    def _seconds_of_start(self, cell_run: CellRun) -> float:
-        return self._seconds_of(PlanStep.START if cell_run.cached_at else PlanStep.BUILD, [cell_run])
 
     def _seconds_of(self, step: PlanStep, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
@@ -497,7 +490,7 @@ class ContestRun:
         if ended.record.status is not Status.OOM or not others:
             self._conclude(cell_run, ended.by_rounds or ended.record)
             return False
-        self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
+        self._run.store.note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
         for other in self._cells:
             other.drop_ahead()
         cell_run.leave()
@@ -508,7 +501,7 @@ class ContestRun:
         """Return True if the cell waits in this epoch again, because what lies in the cache may have failed it."""
         if self._epoch is None or not (why := cell_run.builds_anew_after(record)):
             return False
-        self._note(f"{cell_run.cell.id} {why}")
+        self._run.store.note(f"{cell_run.cell.id} {why}")
         self._epoch.waiting.appendleft(cell_run)
         return True
 
@@ -517,10 +510,7 @@ class ContestRun:
         if epoch.staying:
             label = epoch.staying[0].cell.label
             how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
-        self._note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
-
-    def _note(self, text: str) -> None:
-        self._run.store.note(text)
+        self._run.store.note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         """Save the record of a cell that ends before the others, with its artefact if it came to a good end."""

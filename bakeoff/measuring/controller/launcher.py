@@ -342,7 +342,6 @@ class ForkLauncher(Launcher):
 
     @property
     def pid(self) -> int:
-        """The process id of the server."""
         return self._started.process.pid
 
     @property

@@ -16,7 +16,6 @@ from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
-from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
 
 SETTINGS_SHARE = 0.4
@@ -47,11 +46,8 @@ class LoadRounds:
 
     def __init__(self, run: RunContext, plan: LoadPlan, epoch: int, group: int, alive: Sequence[CellRun]) -> None:
         """`alive` shrinks while it lasts, as cells end."""
-        self._run = run
-        self._plan = plan
-        self._epoch = epoch
-        self._group = group
-        self._alive = alive
+        self._run, self._plan, self._spec = run, plan, plan.spec
+        self._epoch, self._group, self._alive = epoch, group, alive
         self._number = 0  # of steps that all cells took
 
     def take(self, visit: Visit) -> None:
@@ -208,10 +204,6 @@ class LoadRounds:
     def _done(self, cell_run: CellRun, step: PlanStep, seconds: float) -> None:
         cell = cell_run.cell
         self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
-
-    @property
-    def _spec(self) -> ScenarioSpec:
-        return self._plan.spec
 
     @property
     def _now_s(self) -> float:

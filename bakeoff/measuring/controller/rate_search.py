@@ -43,7 +43,6 @@ class RateSearch:
 
     @property
     def too_high(self) -> tuple[float, float] | None:
-        """Return the lowest rate that was too high."""
         return min((point for point in self.seen if point[1] >= self.limit_ms), default=None)
 
     @property
