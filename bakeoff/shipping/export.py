@@ -371,7 +371,7 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
         "settings": {
             **loading,
             **{name: settings[name] for name in SETTINGS},
-            "variables": settings["variables"] if runtime.uses_torch else {},  # nothing else reads them
+            "variables": settings["variables"] if "torch" in runtime.libraries else {},  # nothing else reads them
         },
         "reported": settings["reported"],
         "inputs": [
