@@ -411,17 +411,13 @@ class ContestRun:
             if going[0].last_step(ends_s).only_checks:
                 while leaving and len(going) < at_once and leaving[0].last_step(ends_s).only_checks:
                     going.append(leaving.popleft())
-                self._go_on_ahead()
+                for ahead in [process for cell_run in self._cells for process in cell_run.ahead.values()]:
+                    ahead.go_on(self._machine.now_s())
             for cell_run in going:
                 cell_run.resume()
                 cell_run.begin_finish(ends_s)
             for cell_run in going:
                 self._finish(epoch, cell_run)
-
-    def _go_on_ahead(self) -> None:
-        for cell_run in self._cells:
-            for process in cell_run.ahead.values():
-                process.go_on(self._machine.now_s())
 
     def _await_ends(self) -> None:
         """Wait until the processes are gone that were let go. They die while their epoch is kept."""
@@ -440,7 +436,10 @@ class ContestRun:
             with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
         else:
             chosen = contenders(records, self._run.requirements)
-            with_energy = not self._goes_on_after(epoch, records)
+            done = epoch.number + 1
+            open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
+            going_on = [cell_run for cell_run in self._cells if not cell_run.left]
+            with_energy = not self._decision(done, going_on, open_pairs).is_wanted  # in the last epoch, by the records
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(PlanStep.FINISH, [*epoch.staying, *cells[place:]])
@@ -450,12 +449,6 @@ class ContestRun:
                 self._visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
             if cell_run in epoch.alive:
                 cell_run.process.further_s = self._machine.now_s() - begun_s
-
-    def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
-        """Return True if another epoch is to follow this one, by the records so far."""
-        done = epoch.number + 1
-        open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
-        return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
 
     def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
         """Wait for the cell's last step, and let its process go."""
