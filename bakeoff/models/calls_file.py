@@ -155,7 +155,14 @@ class Calls:
         with partial.open("wb") as file:
             torch.save({"version": VERSION, "leaves": leaves, "calls": kept}, file)
         with zipfile.ZipFile(partial, "a") as archive:
-            archive.writestr(TABLE, json.dumps(self._table()))
+            rows = [SizeInFile(label, size.count, len(size.kept), size.reason) for label, size in self._by_label()]
+            table = {
+                "version": VERSION,
+                "module": self.module,
+                "under_autocast": self.under_autocast,
+                "sizes": [dataclasses.asdict(row) for row in rows],
+            }
+            archive.writestr(TABLE, json.dumps(table))
         partial.replace(path)
         return path
 
@@ -184,15 +191,6 @@ class Calls:
     def _by_label(self) -> list[tuple[str, CallSize]]:
         ordered = sorted(self._sizes.values(), key=lambda size: -size.count)
         return list(zip(labels_of([size.leaves for size in ordered]), ordered, strict=True))
-
-    def _table(self) -> dict[str, Any]:
-        rows = [SizeInFile(label, size.count, len(size.kept), size.reason) for label, size in self._by_label()]
-        return {
-            "version": VERSION,
-            "module": self.module,
-            "under_autocast": self.under_autocast,
-            "sizes": [dataclasses.asdict(row) for row in rows],
-        }
 
     def _has_room(self, size: CallSize) -> bool:
         """Return True if one more call of this size may be kept. A new size takes the room of others' second calls."""

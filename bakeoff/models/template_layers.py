@@ -20,6 +20,11 @@ RANGE = 6.0
 Norm = TypeVar("Norm", nn.LayerNorm, nn.BatchNorm2d)
 
 
+def in_e4m3(tensor: Tensor) -> Tensor:
+    """Return the tensor in e4m3, with the scale that all input sets share, so that only the product is measured."""
+    return (tensor * (LARGEST_E4M3 / RANGE)).clamp_(-LARGEST_E4M3, LARGEST_E4M3).to(E4M3)
+
+
 def as_after_training(norm: Norm) -> Norm:
     """Draw weights and statistics as training leaves them: leaving out fresh ones, or folding them wrongly, would not
     show."""

@@ -93,10 +93,12 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
 
     Raise UsageError for a module on the meta device, which has no weights.
     """
+    from torch.nn.parameter import is_lazy
+
     module, taken = unwrapped(model.module)
     require_weights(module)
     forms = forms_of(module)
-    if _is_lazy(module):
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         initialise(module, model.inputs, seed)
         forms = (*forms, LAZY)
     return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=(*model.forms, *forms))
@@ -168,9 +170,3 @@ def _has_quantised_weights(part: nn.Module) -> bool:
         or bool(getattr(weight, "is_quantized", False))
         or type(weight).__module__.startswith("torchao.")
     )
-
-
-def _is_lazy(module: nn.Module) -> bool:
-    from torch.nn.parameter import is_lazy
-
-    return any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))

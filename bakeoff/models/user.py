@@ -200,17 +200,14 @@ class UserModel(UserCode, Family):
         self.around = frozenset(filter(self.defined, AROUND))
         self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
         self.evaluated_by = f"{source}:{EVALUATE}" if self._has_evaluate else ""
-        self.imports = () if self.module else self._big_libraries()
+        if not self.module:
+            libraries = big_libraries_of(self.tree)
+            folder = [str(self.folder)]  # which comes first where the file is imported
+            has_own = any(PathFinder.find_spec(name.partition(".")[0], folder) for name in libraries)
+            self.imports = () if has_own else libraries
 
     def _dimensions(self) -> dict[str, Dimension]:
         return dimensions_of(self.name, self.definition)
-
-    def _big_libraries(self) -> tuple[str, ...]:
-        """Return the modules of big libraries that fork servers may import before the file, if none is the user's."""
-        modules = big_libraries_of(self.tree)
-        folder = [str(self.folder)]  # which comes first where the file is imported
-        has_own = any(PathFinder.find_spec(module.partition(".")[0], folder) for module in modules)
-        return () if has_own else modules
 
     @property
     def _has_evaluate(self) -> bool:
