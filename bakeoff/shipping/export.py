@@ -257,7 +257,7 @@ def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
     elif runtime is not None and runtime.pickles and not with_models:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
     elif runtime is None:
-        having = script_parts.backends_with_runtime(cell.device)
+        having = script_parts.backends_that(lambda backend: backend.runtime(cell.device))
         reason = f"nothing loads what {cell.backend} builds, only that of {having}{kept}"
     elif cell.mode not in backend.mode_names():
         reason = f"this version does not have its mode{kept}"
