@@ -35,9 +35,6 @@ class ServingSettings(Frozen):
     wait_ms: float = 0.0  # a request waits at most so long for others to fill its batch
     options: dict[str, str] = Field(default_factory=dict)  # of the backend's own
 
-    def have_instances_of(self, other: ServingSettings) -> bool:
-        return (self.instances, self.threads) == (other.instances, other.threads)
-
 
 class LoadWindow(Frozen):
     """One stretch of load. Latencies count from the time at which a request was to be sent."""

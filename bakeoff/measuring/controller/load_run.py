@@ -259,7 +259,7 @@ class CellUnderLoad:
             return ""
         if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
             return f"answers {spell_rate(capacity)} requests/s at most"
-        if not other.have_instances_of(best.settings):
+        if (other.instances, other.threads) != (best.settings.instances, best.settings.threads):
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
         for place in PROBED_IN_TURN:
