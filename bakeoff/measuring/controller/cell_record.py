@@ -188,6 +188,9 @@ class GrowingRecord:
             failure = wrong_outputs(after, "right at first, wrong after measuring", ready.placement)
         elif self._planned.strict:
             status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
+        spans: dict[int, dict[int, tuple[int, int]]] = {}
+        for axis in self._planned.open_axes:
+            spans.setdefault(axis.tensor, {})[axis.axis] = axis.low, axis.high
         worst = after if after and before.passed and not after.passed else before
         if after:
             is_only_inexact = all(check.passed or check.is_only_inexact for check in (before, after))
@@ -209,7 +212,7 @@ class GrowingRecord:
             **{name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")},
             around=live.around,
             recompiled=ready.recompiled,
-            open_axes=_spans(self._planned),
+            open_axes=spans,
         )
 
     def _further(self, record: Record, live: CellProcess, finished: Finished | None = None) -> Record:
@@ -266,13 +269,6 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
         "command": with_variables(command_for(planned.cell, planned.options), os.environ),
         "colour": colour_of(planned.cell.backend),
     }
-
-
-def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
-    spans: dict[int, dict[int, tuple[int, int]]] = {}
-    for axis in planned.open_axes:
-        spans.setdefault(axis.tensor, {})[axis.axis] = axis.low, axis.high
-    return spans
 
 
 def colour_of(backend: str) -> str:

@@ -330,7 +330,13 @@ class ContestRun:
             takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
             if not takers:
                 break
-            around = self._conditions_of_round(epoch.group, done, alive)
+            on_gpu = self._machine.gpu_processes(self._device)
+            ours = len(alive) + sum(len(cell_run.ahead) for cell_run in self._cells)
+            around = Conditions(
+                calibration_ms=self._machine.calibrate_ms(),
+                core=core_of_round(epoch.group, done, self._machine.usable_cores()),
+                foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - ours),
+            )
             for cell_run in order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
                 self._visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
@@ -381,15 +387,6 @@ class ContestRun:
         baseline = next((cell_run for cell_run in alive if cell_run.cell.label == self._baseline), alive[0])
         small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
         return small[steadiest(_bursts_of(epoch.group, small), preferred=small.index(baseline))]
-
-    def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
-        on_gpu = self._machine.gpu_processes(self._device)
-        ahead = sum(len(cell_run.ahead) for cell_run in self._cells)
-        return Conditions(
-            calibration_ms=self._machine.calibrate_ms(),
-            core=core_of_round(group, number, self._machine.usable_cores()),
-            foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive) - ahead),
-        )
 
     def _let_go(self, epoch: Epoch) -> None:
         """Measure the processes that do not stay further, one alone after the other, and then end them.
