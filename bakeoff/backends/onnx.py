@@ -568,21 +568,17 @@ class BoundSession(Compiled):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
         # not on the CPU: the kernels in the profile of OpenVINO's plug-in have averages over all calls so far
-        is_mixed = len(placement.engines) > 1 and self._device.type == "cuda"
-        time_share = self._profiled_share() if is_mixed else {}
+        time_share: dict[str, float] = {}
+        if len(placement.engines) > 1 and self._device.type == "cuda":
+            with tempfile.TemporaryDirectory() as folder:
+                session = self._sessions.open(profile=f"{folder}/profile")
+                binding = self._binding(self.own_inputs(), session)
+                for _ in range(PROFILED_CALLS):
+                    session.run_with_iobinding(binding)
+                time_share = time_share_of(json.loads(Path(session.end_profiling()).read_text()))
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
-
-    def _profiled_share(self) -> dict[str, float]:
-        """Return each provider's share of the run time from a profile, or nothing if the profile does not show it."""
-        with tempfile.TemporaryDirectory() as folder:
-            session = self._sessions.open(profile=f"{folder}/profile")
-            binding = self._binding(self.own_inputs(), session)
-            for _ in range(PROFILED_CALLS):
-                session.run_with_iobinding(binding)
-            events = json.loads(Path(session.end_profiling()).read_text())
-        return time_share_of(events)
 
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
         """Return the buffers of the outputs for inputs of these shapes, or None where values decide the size.
