@@ -39,11 +39,7 @@ def as_after_training(norm: Norm) -> Norm:
 
 def mlp(features: int, hidden: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(features, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, features),
+        nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, features)
     )
 
 
@@ -87,12 +83,8 @@ class Naive(nn.Module):
         return scores.softmax(dim=-1) @ values
 
 
-class Fused(nn.Module):
+class Fused(Naive):
     """The same attention by scaled_dot_product_attention, which stores no scores."""
-
-    def __init__(self, is_causal: bool = False) -> None:
-        super().__init__()
-        self.is_causal = is_causal
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if queries.dim() == 4:
@@ -102,7 +94,7 @@ class Fused(nn.Module):
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal).squeeze(1)
 
 
-ATTENTIONS: dict[str, type[Naive] | type[Fused]] = {"naive": Naive, "sdpa": Fused}
+ATTENTIONS = {"naive": Naive, "sdpa": Fused}
 
 
 def attention(variant: str) -> nn.Module:
