@@ -97,12 +97,7 @@ class AccessKind(StrEnum):
 
     @property
     def is_path(self) -> bool:
-        return self in (
-            AccessKind.READ_FILE,
-            AccessKind.WRITTEN_FILE,
-            AccessKind.READ_FOLDER,
-            AccessKind.MADE_FOLDER,
-        )
+        return self in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE, AccessKind.READ_FOLDER, AccessKind.MADE_FOLDER)
 
 
 class Access(Frozen):
