@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.models.axes import axis_name
-from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
 from bakeoff.models.example_inputs import input_sets
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded

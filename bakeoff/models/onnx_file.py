@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bakeoff.models.axes import axis_name
-from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
 from bakeoff.models.seeding import padded_at_the_end, seeded
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.precision import Precision
