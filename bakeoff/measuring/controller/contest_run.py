@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
-from bakeoff.judging.ranking import baseline_of, beaten, contenders
+from bakeoff.judging.ranking import Ranking, baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
@@ -218,8 +218,9 @@ class ContestRun:
         """Measure a process of each cell, in groups where memory does not hold all, and keep what an epoch has told."""
         # alternate the order, so that no backend profits from starting first
         in_reverse = self._epochs_done % 2 == 1 and self._held_all
-        leads = self._run.leads([cell_run.record() for cell_run in self._cells if cell_run.was_measured])
-        expected = expected_epochs(self._run.sampling, self._epochs_done, leads)
+        records = [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
+        leads = Ranking(records, self._run.requirements).leads.values() if records else ()
+        expected = expected_epochs(self._run.sampling, self._epochs_done, list(leads))
         epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
         self._epoch = epoch
         while epoch.has_more_groups:

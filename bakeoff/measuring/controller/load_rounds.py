@@ -120,7 +120,6 @@ class LoadRounds:
             self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
-        """Tell the value that each cell had in the turn that has just ended."""
         values = {
             cell_run.cell.label: cell_run.load.turns[-1].value
             for cell_run in self._alive
@@ -142,7 +141,6 @@ class LoadRounds:
             self._say_soak(cell_run.cell.label, cell_run.load)
 
     def _say_soak(self, label: str, load: Load) -> None:
-        """Tell the rate of the last soak, and whether it holds."""
         for soak in soaks_of(load)[-1:]:
             ending = "misses the objective" if soak.has_missed else "holds"
             rate = spell_rate(soak.rate)
