@@ -504,7 +504,7 @@ class InductorLog(logging.Handler):
 
     @property
     def kept_by_pytorch(self) -> list[str]:
-        """Return the operators, except fused attention, that no kernel was generated for, and how often."""
+        """The operators, except fused attention, that no kernel was generated for, and how often."""
         return [
             f"{name} stayed PyTorch's kernel ({count})"
             for name, count in self._kept.items()

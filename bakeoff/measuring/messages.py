@@ -269,7 +269,7 @@ class Finish(Message):
 
     @property
     def only_checks(self) -> bool:
-        """Return True if others may check meanwhile."""
+        """True if others may check meanwhile."""
         return not (self.with_trace or self.with_metrics)
 
 

@@ -123,17 +123,17 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """Return the number of all calls, with those that have no values."""
+        """The number of all calls, with those that have no values."""
         return sum(size.count for size in self._sizes.values())
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return how often each size came, the most frequent first."""
+        """How often each size came, the most frequent first."""
         return {label: size.count for label, size in self._by_label()}
 
     @property
     def reasons(self) -> list[str]:
-        """Return why calls have no values."""
+        """Why calls have no values."""
         return sorted({size.reason for size in self._sizes.values() if not size.kept} - {""})
 
     def of_size(self, label: str) -> list[Call]:

@@ -92,7 +92,6 @@ def file_of_module(module: str) -> Path:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Find a module as a worker would that imports it."""
     return spec_of(module, places_from(Path.cwd()))
 
 

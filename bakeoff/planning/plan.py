@@ -45,7 +45,7 @@ class Contest:
 
     @property
     def by_reference(self) -> list[Contest]:
-        """Return the cells of each precision, which have a reference of their own, under the reference's id.
+        """The cells of each precision, which have a reference of their own, under the reference's id.
 
         Float32 comes first, because the others are compared with it.
         """

@@ -60,7 +60,7 @@ class SamplingPlan:
 
     @property
     def rounds_may_end_early(self) -> bool:
-        """Return True where a cell whose gap to the fastest is clear needs only half of the rounds.
+        """True where a cell whose gap to the fastest is clear needs only half of the rounds.
 
         That is not so where a single gap does not decide, where builds are compared, and for required percentiles.
         """

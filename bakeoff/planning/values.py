@@ -49,7 +49,7 @@ class Shard:
 
     @property
     def contests(self) -> slice:
-        """Return which contests of the whole plan are those of this machine."""
+        """Which contests of the whole plan are those of this machine."""
         return slice(self.number - 1, None, self.machines)
 
     def __str__(self) -> str:

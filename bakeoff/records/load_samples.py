@@ -22,7 +22,7 @@ class Objective(Frozen):
 
     @property
     def quantile(self) -> float:
-        """Return 0.99 for `p99`, and 0.999 for `p999`."""
+        """0.99 for `p99`, and 0.999 for `p999`."""
         return float(f"0.{self.percentile.removeprefix('p')}")
 
 

@@ -164,12 +164,12 @@ class ModelTraits(Frozen):
 
     @property
     def draws_independently(self) -> bool:
-        """Return True for a random model whose next draw does not depend on a state, but for that of a generator."""
+        """True for a random model whose next draw does not depend on a state, but for that of a generator."""
         return self.is_random and all(name.startswith("random generator") for name in self.state)
 
     @property
     def begins_alike(self) -> bool:
-        """Return True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
+        """True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
         return not (self.is_random or self.state or self.clock_s is not None)
 
 

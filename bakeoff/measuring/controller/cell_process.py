@@ -156,7 +156,7 @@ class CellProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Return True once it has come as far as it may before its epoch."""
+        """True once it has come as far as it may before its epoch."""
         return self.stage in (ProcessStage.LOADED, ProcessStage.BUILT)
 
     @property

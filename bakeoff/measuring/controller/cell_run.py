@@ -142,12 +142,12 @@ class CellRun:
 
     @property
     def was_measured(self) -> bool:
-        """Return True when a process of the cell has ended well, so that it has a record."""
+        """True when a process of the cell has ended well, so that it has a record."""
         return self._growing.known is not None
 
     @property
     def starts_warm(self) -> bool:
-        """Return True when the next process starts from what an earlier one has left, or one of the cell's family."""
+        """True when the next process starts from what an earlier one has left, or one of the cell's family."""
         return self._next_build in self._built or self._next_build in self._builds.made
 
     @property
@@ -156,23 +156,23 @@ class CellRun:
 
     @property
     def may_launch(self) -> bool:
-        """Return True unless the process would have to know whether it builds or loads, and that is open yet."""
+        """True unless the process would have to know whether it builds or loads, and that is open yet."""
         return not (self._is_ahead_of_time and self.waits_for_another)
 
     @property
     def was_built_before(self) -> bool:
-        """Return True when an interrupted run has built the cell, and has measured no process of it."""
+        """True when an interrupted run has built the cell, and has measured no process of it."""
         return self._builds.from_before is not None and not self.was_measured and not self.cell.dynamic
 
     @property
     def cached_at(self) -> str:
-        """Return when an earlier run built the cell, whose build is used again. Otherwise return an empty string."""
+        """When an earlier run built the cell, whose build is used again. Otherwise an empty string."""
         before = self._builds.from_before if self._builds.is_cached and not self.was_measured else None
         return before.built_at if before else ""
 
     @property
     def builds_alone(self) -> bool:
-        """Return True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
+        """True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
         if not self.cell.device.is_cuda:
             return True
         built = self._builds.of(self._next_build) / "artifact"
@@ -181,7 +181,7 @@ class CellRun:
 
     @property
     def tunes_beside_builds(self) -> bool:
-        """Return True if it tries out kernels while cells build beside it that try out none."""
+        """True if it tries out kernels while cells build beside it that try out none."""
         return self.builds_alone and self.cell.device.is_cuda and self._backend.tunes_beside_builds
 
     @property
@@ -405,12 +405,12 @@ class CellRun:
 
     @property
     def is_right(self) -> bool:
-        """Return True when its process has answered rightly so far, or so that its errors may be accepted."""
+        """True when its process has answered rightly so far, or so that its errors may be accepted."""
         return self.process.warm.accuracy.passed or self.may_be_accepted
 
     @property
     def may_be_accepted(self) -> bool:
-        """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
+        """True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
         accuracy = self.process.warm.accuracy
         return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
@@ -604,7 +604,7 @@ class CellRun:
 
     @property
     def _next_build(self) -> int:
-        """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
+        """The build of the next process. They take turns, so that a drift of the machine hits all of them."""
         return len(self._growing.processes) % self._run.sampling.builds
 
     def _forget_live(self) -> None:

@@ -449,7 +449,6 @@ class ContestRun:
                 cell_run.process.further_s = self._machine.now_s() - begun_s
 
     def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
-        """Wait for the cell's last step, and let its process go."""
         begun_s = self._machine.now_s() - cell_run.process.further_s
         try:
             cell_run.finish(self._time_plan.contest_ends_s)

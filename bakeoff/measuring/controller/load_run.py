@@ -81,7 +81,7 @@ class Round:
 
     @property
     def seed(self) -> int:
-        """Return the seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
+        """The seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
         return 1 + 1000 * self.group + 10 * self.number
 
 

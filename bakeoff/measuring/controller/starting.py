@@ -145,12 +145,12 @@ class GroupStart:
 
     @property
     def _are_warm(self) -> bool:
-        """Return True where nothing is left to be built that no earlier process has built."""
+        """True where nothing is left to be built that no earlier process has built."""
         return all(cell_run.starts_warm for cell_run in (*self._epoch.waiting, *self._starting))
 
     @property
     def _loads_beside(self) -> bool:
-        """Return True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
+        """True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
         return self._are_warm and self._shares_cores
 
     def _at(self, *stages: ProcessStage) -> list[CellRun]:
@@ -296,7 +296,7 @@ class GroupStart:
 
     @property
     def _shares_cores(self) -> bool:
-        """Return True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
+        """True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
         sizes = [self._known_size, *(cell_run.peak_memory for cell_run in (*self._alive(), *self._epoch.waiting))]
         has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
         return has_room and any(size.is_own_account for size in sizes if size)
@@ -310,7 +310,7 @@ class GroupStart:
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
-        """Return True while a cell warms up that nothing may load or build beside."""
+        """True while a cell warms up that nothing may load or build beside."""
         return bool(self._at(ProcessStage.WARMING_UP)) and not self._loads_beside
 
     @property
