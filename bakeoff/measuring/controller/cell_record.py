@@ -82,7 +82,7 @@ class GrowingRecord:
     """The record of a cell, to which each of its processes adds what it has told."""
 
     def __init__(
-        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None = None
+        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None
     ) -> None:
         """Begin with nothing, or with the record of the processes that an interrupted run has `kept`."""
         self.known = kept  # of processes that ended well

@@ -453,27 +453,27 @@ class CellRun:
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
 
-    def last_step(self, evaluate_ends_s: float = math.inf) -> Finish:
+    def last_step(self) -> Finish:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
-        first process, until `evaluate_ends_s`. So is the memory of an engine on a CPU, where there is time for it: on a
-        GPU, a second copy of the build may leave others no memory.
+        first process, while the contest has time. So is the memory of an engine on a CPU, where there is time for it:
+        on a GPU, a second copy of the build may leave others no memory.
         """
-        is_first, now_s = not self._growing.processes, self._now_s()
-        has_time = min(evaluate_ends_s - now_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
+        is_first, left_s = not self._growing.processes, self._run.time_plan.contest_ends_s - self._now_s()
+        has_time = min(left_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
         return Finish(
             with_trace=self.process.has_energy and self.cell.device.is_cuda,
-            with_metrics=is_first and self.is_evaluated and now_s < evaluate_ends_s,
+            with_metrics=is_first and self.is_evaluated and left_s > 0,
             with_engine_memory=is_first and not self.cell.device.is_cuda and has_time,
         )
 
-    def begin_finish(self, evaluate_ends_s: float = math.inf) -> None:
+    def begin_finish(self) -> None:
         live = self.process
-        live.has_all_bursts, live.last = True, self.last_step(evaluate_ends_s)
+        live.has_all_bursts, live.last = True, self.last_step()
         live.worker.send(live.last)
 
-    def finish(self, evaluate_ends_s: float = math.inf) -> None:
+    def finish(self) -> None:
         """Wait until the process has taken its last step, and let it go.
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
@@ -482,7 +482,7 @@ class CellRun:
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
-            metrics = self._evaluated(live, evaluate_ends_s) if evaluates else None
+            metrics = self._evaluated(live) if evaluates else None
         kernel_times = None
         if live.last.with_trace and not live.worker.is_over:
             # a process that fails in the trace has told everything else
@@ -508,14 +508,14 @@ class CellRun:
     def is_evaluated(self) -> bool:
         return self._metrics is not None and self._metrics.reference.failure is None
 
-    def _evaluated(self, live: CellProcess, ends_s: float) -> Metrics:
+    def _evaluated(self, live: CellProcess) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing.
 
         It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
         """
         limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
         assert self._metrics is not None, "the build is evaluated"
-        left_s = ends_s - begun_s
+        left_s = self._run.time_plan.contest_ends_s - begun_s
         if not live.last.with_metrics:
             return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:

@@ -57,9 +57,9 @@ class ContestRun:
         self,
         measurement: RunContext,
         cells: Sequence[CellRun],
-        kept: UnfinishedContest | None = None,
-        known_size: Memory | None = None,
-        stand_ins: Sequence[tuple[CellRun, str]] = (),
+        kept: UnfinishedContest | None,
+        known_size: Memory | None,
+        stand_ins: Sequence[tuple[CellRun, str]],
     ) -> None:
         """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs.
 
@@ -397,23 +397,22 @@ class ContestRun:
         """
         self._measure_further(epoch)
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
-        ends_s = self._time_plan.contest_ends_s
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
             cells = sorted(cells, key=lambda cell_run: cell_run.median_ms)
 
-        leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step(ends_s).only_checks))
+        leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step().only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
             going = [leaving.popleft()]
-            if going[0].last_step(ends_s).only_checks:
-                while leaving and len(going) < at_once and leaving[0].last_step(ends_s).only_checks:
+            if going[0].last_step().only_checks:
+                while leaving and len(going) < at_once and leaving[0].last_step().only_checks:
                     going.append(leaving.popleft())
                 for ahead in [process for cell_run in self._cells for process in cell_run.ahead.values()]:
                     ahead.go_on(self._machine.now_s())
             for cell_run in going:
                 cell_run.resume()
-                cell_run.begin_finish(ends_s)
+                cell_run.begin_finish()
             for cell_run in going:
                 self._finish(epoch, cell_run)
 
@@ -451,7 +450,7 @@ class ContestRun:
     def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
         begun_s = self._machine.now_s() - cell_run.process.further_s
         try:
-            cell_run.finish(self._time_plan.contest_ends_s)
+            cell_run.finish()
         except CellEnded as ended:
             self._take_away(epoch, cell_run, ended)
             return
