@@ -109,7 +109,7 @@ class LoadRounds:
             why = NO_TIME_FOR_SETTINGS if ends_s < planned_s else search_ended(self._plan)
             ends_s = min(ends_s, planned_s)
             load = cell_run.load = cell_run.under_load(self._plan).find_settings(
-                1, lambda: why if self._now_s >= ends_s else "", tell
+                lambda: why if self._now_s >= ends_s else "", tell
             )
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
