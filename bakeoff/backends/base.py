@@ -146,11 +146,6 @@ class Mode:
             return self.built_as or (CHANNELS_LAST if self.channels_last_of else DEFAULT)
         return self.replays or self.built_as or self.name
 
-    @property
-    def reason_for_one_size(self) -> str:
-        """Why the mode serves one size only, or an empty string."""
-        return self.one_size or ("a CUDA graph replays calls of one size" if self.captures else "")
-
     def in_channels_last(self, worth_trying: Suits | None = None) -> Mode:
         """Return this mode with images and weights in channels_last memory. It is worth trying for convolutions, on the
         same device unless told otherwise."""
@@ -550,8 +545,9 @@ class Backend(ABC):
             return ""
         if not self.takes_ranges:
             return f"{self.name} builds for one size"
-        if reason := self.mode(cell.mode).reason_for_one_size:
-            return reason
+        mode = self.mode(cell.mode)
+        if mode.one_size or mode.captures:
+            return mode.one_size or "a CUDA graph replays calls of one size"
         if cell.task != INFERENCE or cell.precision.is_quantised:
             return "one build for a range of sizes is for inference, in a precision that casting gives"
         return ""

@@ -30,34 +30,31 @@ def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compi
     writes into, is captured where it is. Raise Unsupported if the call cannot be captured, with the library's reason,
     or if the sets have several shapes.
     """
-    if len(of_each_shape(context.calibration)) > 1:
-        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
-    with context.phase(CAPTURE):
-        return _captured(compiled, example, context)
-
-
-def _captured(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
     import torch
 
     from bakeoff.models.input_sets import copied
 
     sets = context.calibration
-    # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
-    with torch.inference_mode(False):
-        shared = set.intersection(*(_addresses(inputs) for inputs in sets)) if len(sets) > 1 else set()
-        own = [tensor for tensor in example.tensors() if tensor.data_ptr() not in shared]
-        copies = dict(zip(map(id, own), copied(own), strict=True))
-        static = example.map(lambda tensor: copies.get(id(tensor), tensor))
-    compiled.bind(static)
-    for _ in range(WARMING_CALLS):
-        compiled.run()
-    torch.cuda.current_stream().synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+    if len(of_each_shape(sets)) > 1:
+        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
+    with context.phase(CAPTURE):
+        # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
+        with torch.inference_mode(False):
+            addresses = [{tensor.data_ptr() for tensor in inputs.tensors()} for inputs in sets]
+            shared = set.intersection(*addresses) if len(sets) > 1 else set()
+            own = [tensor for tensor in example.tensors() if tensor.data_ptr() not in shared]
+            copies = dict(zip(map(id, own), copied(own), strict=True))
+            static = example.map(lambda tensor: copies.get(id(tensor), tensor))
+        compiled.bind(static)
+        for _ in range(WARMING_CALLS):
             compiled.run()
-    except RuntimeError as error:
-        raise Unsupported(f"its call cannot be captured in a CUDA graph: {first_line(error)}") from error
+        torch.cuda.current_stream().synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                compiled.run()
+        except RuntimeError as error:
+            raise Unsupported(f"its call cannot be captured in a CUDA graph: {first_line(error)}") from error
     return Captured(compiled, graph, static)
 
 
@@ -107,7 +104,3 @@ class Captured(Wrapped):
     def close(self) -> None:
         self._graph.reset()
         super().close()
-
-
-def _addresses(inputs: Inputs) -> set[int]:
-    return {tensor.data_ptr() for tensor in inputs.tensors()}

@@ -173,9 +173,13 @@ class Inductor(Backend):
     def available(self, device: Device) -> Availability:
         if not (available := torch_available(device)):
             return available
-        if device.is_cuda:
-            return _triton_available()
-        return compiler_available()
+        if not device.is_cuda:
+            return compiler_available()
+        try:
+            import triton  # noqa: F401
+        except ImportError as error:
+            return Availability(f"Inductor needs Triton on CUDA: {error}")
+        return AVAILABLE
 
     def precompile(self, device: Device) -> None:
         import torch
@@ -500,7 +504,7 @@ class InductorLog(logging.Handler):
 
     @property
     def kept_by_pytorch(self) -> list[str]:
-        """Return the operators, except fused attention, that no kernel was generated for, and how often."""
+        """The operators, except fused attention, that no kernel was generated for, and how often."""
         return [
             f"{name} stayed PyTorch's kernel ({count})"
             for name, count in self._kept.items()
@@ -527,14 +531,6 @@ class InductorLog(logging.Handler):
         logging.getLogger(self.FALLBACKS).setLevel(self._level)
         for name in (self.FALLBACKS, self.SKIPS):
             logging.getLogger(name).removeHandler(self)
-
-
-def _triton_available() -> Availability:
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        return Availability(f"Inductor needs Triton on CUDA: {error}")
-    return AVAILABLE
 
 
 def compiler_available() -> Availability:

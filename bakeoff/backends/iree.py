@@ -39,6 +39,10 @@ PACKAGES = "iree-base-compiler iree-base-runtime"
 STACK_BYTES = 262_144
 """Stack that one compiled function may take. With IREE's default, a layer normalisation does not compile."""
 
+TARGETS = {"cpu": "llvm-cpu", "cuda": "cuda"}
+DRIVERS = {"cpu": "local-task", "cuda": "cuda"}
+"""What IREE compiles for and runs by, on each kind of device."""
+
 OPTIMISED: Mapping[str, str] = {"iree-opt-level": "O3"}
 
 PLACED_BY = "iree-compile, which takes the whole graph or none"
@@ -74,7 +78,7 @@ class IREE(Backend):
         import iree.compiler
         import iree.runtime
 
-        target, driver = _target(device), _driver(device)
+        target, driver = TARGETS[device.kind], DRIVERS[device.kind]
         if target not in iree.compiler.query_available_targets():
             return Availability(f"this build of iree-base-compiler has no target {target}")
         if driver not in iree.runtime.query_available_drivers():
@@ -102,14 +106,6 @@ class IREE(Backend):
             program.bind(inputs)
             program.run()
         return program
-
-
-def _target(device: Device) -> str:
-    return "cuda" if device.is_cuda else "llvm-cpu"
-
-
-def _driver(device: Device) -> str:
-    return "cuda" if device.is_cuda else "local-task"
 
 
 def _options(device: Device) -> Settings:
@@ -161,7 +157,7 @@ def _compile(
             iree.compiler.compile_file(
                 str(graph),
                 input_type="onnx",
-                target_backends=[_target(context.cell.device)],
+                target_backends=[TARGETS[context.cell.device.kind]],
                 extra_args=[f"--{name}={value}" for name, value in options.items()],
                 output_file=str(artifact),
             )
@@ -179,7 +175,7 @@ class Program(Compiled):
         else:
             # the device is made with as many threads as this flag of the process says
             iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
-            config = iree.runtime.Config(_driver(device))
+            config = iree.runtime.Config(DRIVERS[device.kind])
         loaded = iree.runtime.VmModule.mmap(config.vm_instance, str(artifact))
         self._device = config.device
         self._context = iree.runtime.SystemContext(vm_modules=[loaded], config=config)
@@ -227,11 +223,12 @@ class Program(Compiled):
         return tuple(torch.from_numpy(array.copy()).to(self._on) for array in arrays)
 
     def placement(self) -> Placement:
-        return Placement(extent=Extent.FULL, engines={f"{_target(self._on)} programs": 1}, evidence=[PLACED_BY])
+        engines = {f"{TARGETS[self._on.kind]} programs": 1}
+        return Placement(extent=Extent.FULL, engines=engines, evidence=[PLACED_BY])
 
     def settings(self) -> Settings:
         stream: Settings = {"stream": "IREE's own, and each call waits for it"} if self._on.is_cuda else {}
-        return {**self._options, "driver": _driver(self._on), **stream}
+        return {**self._options, "driver": DRIVERS[self._on.kind], **stream}
 
     def close(self) -> None:
         self._arguments, self._results = None, None

@@ -321,8 +321,8 @@ class Sessions:
         self.context = context
         self._example = example
         self._asked = provider
-        self._plugin = _plugin(provider)
-        self.provider = self._plugin.provider() if self._plugin else PROVIDERS[provider]
+        self.plugin = _plugin(provider)
+        self.provider = self.plugin.provider() if self.plugin else PROVIDERS[provider]
 
     def open(self, may_fall_back: bool = True, profile: str = "", optimised: str = "") -> Any:
         """Return a session. With `profile`, it writes a profile to a file with that prefix, and with `optimised` the
@@ -350,19 +350,15 @@ class Sessions:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
-        if self._plugin:
-            prefix = self._plugin.profile
-            self._plugin.add_to(options, self.context, self._profile(prefix) if prefix else {})
+        if self.plugin:
+            prefix = self.plugin.profile
+            self.plugin.add_to(options, self.context, self._profile(prefix) if prefix else {})
         return runtime.open_session(self.exported.path, options, providers, wanted=self.provider)
 
     @property
     def are_shared(self) -> bool:
         serving = self.context.serving
         return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
-
-    @property
-    def never_falls_back(self) -> bool:
-        return self._plugin is not None and self.context.cell.device.is_cuda
 
     def accepted_without_cpu(self) -> str:
         """Open a session that may not fall back to the CPU. Return "accepted", or why ONNX Runtime refused."""
@@ -379,7 +375,7 @@ class Sessions:
             return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
         if provider == "tensorrt":
             return [(PROVIDERS["tensorrt"], self._tensorrt_options()), (PROVIDERS["cuda"], self._cuda_options()), cpu]
-        if self._plugin:
+        if self.plugin:
             return []
         if provider == onnx_plugins.OPENVINO.mode:
             kept_types = {"device_type": "CPU", "precision": "ACCURACY"}
@@ -565,28 +561,24 @@ class BoundSession(Compiled):
         if placement is None:
             return None
         evidence = ["ONNX Runtime's assignment of nodes, before fusion"]
-        if self._sessions.never_falls_back:
+        if self._sessions.plugin and self._device.type == "cuda":
             evidence.append("the session itself, which may not fall back to the CPU")
         # not for TensorRT: its engines take minutes to build, and it falls back to CUDA first
         elif provider not in (PROVIDERS["cpu"], PROVIDERS["tensorrt"]):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
         # not on the CPU: the kernels in the profile of OpenVINO's plug-in have averages over all calls so far
-        is_mixed = len(placement.engines) > 1 and self._device.type == "cuda"
-        time_share = self._profiled_share() if is_mixed else {}
+        time_share: dict[str, float] = {}
+        if len(placement.engines) > 1 and self._device.type == "cuda":
+            with tempfile.TemporaryDirectory() as folder:
+                session = self._sessions.open(profile=f"{folder}/profile")
+                binding = self._binding(self.own_inputs(), session)
+                for _ in range(PROFILED_CALLS):
+                    session.run_with_iobinding(binding)
+                time_share = time_share_of(json.loads(Path(session.end_profiling()).read_text()))
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
-
-    def _profiled_share(self) -> dict[str, float]:
-        """Return each provider's share of the run time from a profile, or nothing if the profile does not show it."""
-        with tempfile.TemporaryDirectory() as folder:
-            session = self._sessions.open(profile=f"{folder}/profile")
-            binding = self._binding(self.own_inputs(), session)
-            for _ in range(PROFILED_CALLS):
-                session.run_with_iobinding(binding)
-            events = json.loads(Path(session.end_profiling()).read_text())
-        return time_share_of(events)
 
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
         """Return the buffers of the outputs for inputs of these shapes, or None where values decide the size.

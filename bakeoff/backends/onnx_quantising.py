@@ -43,6 +43,7 @@ def static_onnx(
     the model has no layer to quantise.
     """
     import onnx
+    import torch
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -70,7 +71,8 @@ def static_onnx(
         op_types_to_quantize=list(ONNX_LAYERS),
         nodes_to_exclude=[*activations_only, *left],
         per_channel=True,
-        reduce_range=not symmetric and not _has_vnni(),
+        # without VNNI, products of unsigned and signed bytes saturate in between
+        reduce_range=not symmetric and not torch.cpu._is_vnni_supported(),
         activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax,
@@ -144,10 +146,3 @@ def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:
             return {name: tensor.cpu().numpy() for name, tensor in zip(names, inputs.tensors(), strict=True)}
 
     return Reader()
-
-
-def _has_vnni() -> bool:
-    """Return whether this CPU multiplies unsigned by signed bytes without saturating in between."""
-    import torch
-
-    return bool(torch.cpu._is_vnni_supported())

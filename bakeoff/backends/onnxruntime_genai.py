@@ -65,11 +65,13 @@ class OnnxRuntimeGenAI(Backend):
         with context.phase("export"):
             if not (folder / CONFIG).exists():
                 _write(getattr(module, "language_model", module), folder)
-            _set_threads(folder / CONFIG, context.threads)
+            config = json.loads((folder / CONFIG).read_text())
+            decoder = config["model"]["decoder"]
+            decoder["session_options"]["intra_op_num_threads"] = context.threads
+            (folder / CONFIG).write_text(json.dumps(config, indent=2))
         with context.phase("load"):
             model = onnxruntime_genai.Model(str(folder))
-            layers = json.loads((folder / CONFIG).read_text())["model"]["decoder"]["num_hidden_layers"]
-            caches = Caches(model, layers, context_of(context.cell.dimensions))
+            caches = Caches(model, decoder["num_hidden_layers"], context_of(context.cell.dimensions))
             if context.cell.task == PREFILL:
                 return PrefillEngine(caches)
             tokens: Any = module.sequence
@@ -102,12 +104,6 @@ def _write(language_model: Any, folder: Path) -> None:
         raise Unsupported(f"onnxruntime-genai builds no {type(language_model).__name__}") from error
     shutil.rmtree(source)
     shutil.rmtree(cache, ignore_errors=True)
-
-
-def _set_threads(path: Path, threads: int) -> None:
-    config = json.loads(path.read_text())
-    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
-    path.write_text(json.dumps(config, indent=2))
 
 
 @dataclass(frozen=True)

@@ -338,7 +338,7 @@ class BoundRequest(Compiled):
         in bytes. Where a CPU cannot multiply bytes, OpenVINO has changed these weights to float before.
         """
         layers = 0
-        for node in self._runtime_nodes():
+        for node in self._compiled.get_runtime_model().get_ops():
             kind, name = _kind(node)
             if kind in MULTIPLYING:
                 layers += name in ("i8", "u8")
@@ -351,11 +351,8 @@ class BoundRequest(Compiled):
         return {name.lower(): _plain(self._compiled.get_property(name)) for name in names} | self._changed
 
     def _nodes(self) -> Counter[str]:
-        kinds = [_kind(node) for node in self._runtime_nodes()]
+        kinds = map(_kind, self._compiled.get_runtime_model().get_ops())
         return Counter(name for kind, name in kinds if kind not in ("Const", "Input", "Output"))
-
-    def _runtime_nodes(self) -> list[Any]:
-        return list(self._compiled.get_runtime_model().get_ops())
 
     def close(self) -> None:
         self._bound = []

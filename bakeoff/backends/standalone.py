@@ -84,10 +84,6 @@ class Runtime:
     pickles: bool = False
     """True if the model itself is pickled, for `bakeoff reproduce` alone."""
 
-    @property
-    def uses_torch(self) -> bool:
-        return "torch" in self.libraries
-
 
 @dataclass(frozen=True)
 class ScriptPart:

@@ -128,8 +128,6 @@ def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: I
 
 @dataclass
 class _Call:
-    """One call of a module."""
-
     module: nn.Module | None
     inner: set[nn.Module] = field(default_factory=set)  # modules that work inside it, outside of the targets
     is_leaf: bool = True  # it has called no other module

@@ -24,10 +24,14 @@ def keep_types(network: Any, config: Any, path: Path) -> None:
     more accurate. Several contexts may share the engine. Tactics of cuBLAS and cuDNN are left out where these libraries
     are not installed.
     """
-    import tensorrt as trt
+    import onnx
+    import tensorrt
 
-    trt = _untyped(trt)
-    types = _types_of_values(path)
+    trt: Any = tensorrt  # stubs of later versions lack some names
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False)).graph
+    values = [*inferred.input, *inferred.value_info, *inferred.output]
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {weight.name: weight.data_type for weight in inferred.initializer}
     if INT8_TYPE in types.values():
         config.set_flag(trt.BuilderFlag.INT8)
     if FLOAT16_TYPE in types.values():
@@ -61,16 +65,6 @@ def long_inputs(path: Path) -> tuple[str, ...]:
     return tuple(value.name for value in graph.input if value.type.tensor_type.elem_type == INT64_TYPE)
 
 
-def _types_of_values(path: Path) -> dict[str, int]:
-    import onnx
-
-    model = onnx.load(path, load_external_data=False)
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    values = [*inferred.input, *inferred.value_info, *inferred.output]
-    types = {value.name: value.type.tensor_type.elem_type for value in values}
-    return types | {weight.name: weight.data_type for weight in inferred.initializer}
-
-
 def _has_cublas_and_cudnn() -> bool:
     """Return whether the libraries are there that TensorRT 8.6 takes tactics from."""
     import ctypes
@@ -82,8 +76,3 @@ def _has_cublas_and_cudnn() -> bool:
         )
     except OSError:
         return False
-
-
-def _untyped(module: Any) -> Any:
-    """Return a module whose names mypy does not check: stubs of later versions lack some."""
-    return module

@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.onnx_profiling import modules_by_node, nodes_at
-from bakeoff.backends.profiling import (
-    NOBODY,
-    Kind,
-    Modules,
-    NodeProfiler,
-    Owner,
-    TracedSpan,
-    in_order,
-    in_sequence,
-)
+from bakeoff.backends.profiling import NOBODY, Kind, Modules, NodeProfiler, Owner, TracedSpan, in_order, in_sequence
 
 if TYPE_CHECKING:
     import tensorrt as trt

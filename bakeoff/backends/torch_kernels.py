@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 CUDNN_BENCHMARK = "backends.cudnn.benchmark"
 
 BENCHMARK = Mode(
-    "cudnn-benchmark",
-    switches={CUDNN_BENCHMARK: True},
-    worth_trying=Suits("cuda", convolutions=True),
-    device="cuda",
+    "cudnn-benchmark", switches={CUDNN_BENCHMARK: True}, worth_trying=Suits("cuda", convolutions=True), device="cuda"
 )
 
 SWITCHES = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}

@@ -226,7 +226,13 @@ class ModuleProfiler(Profiler):
         return [own_times(events) for events in self._calls]
 
     def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
-        shares = self._shares_of_operators()
+        from torch.autograd.profiler import record_function
+
+        with traced(on_cuda=False) as traces, scopes_around(self._module):
+            for _ in range(SPLIT_CALLS):
+                with record_function(CALL):
+                    self._run()
+        shares = shares_in(traces[0])
         parts: list[ProfiledKernel] = []
         for whole in super().parts(calls):
             for (name, kind), (share, runs) in shares.get(
@@ -236,19 +242,6 @@ class ModuleProfiler(Profiler):
                     ProfiledKernel(name=name, modules=whole.modules, kind=kind, ms=whole.ms * share, runs=runs)
                 )
         return parts
-
-    def _shares_of_operators(self) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:
-        """Return of each module the share of its own time that each operator takes, and how often that runs in a call.
-
-        What no operator takes is Python, and torch's dispatch.
-        """
-        from torch.autograd.profiler import record_function
-
-        with traced(on_cuda=False) as traces, scopes_around(self._module):
-            for _ in range(SPLIT_CALLS):
-                with record_function(CALL):
-                    self._run()
-        return shares_in(traces[0])
 
 
 def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
@@ -268,7 +261,10 @@ def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
 
 
 def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:
-    """Return of each module the share of its own time that each of its operators takes, with the operator's runs."""
+    """Return of each module the share of its own time that each of its operators takes, with the operator's runs.
+
+    What no operator takes is Python, and torch's dispatch.
+    """
     own_us: defaultdict[str, float] = defaultdict(float)
     taken_us: defaultdict[str, defaultdict[tuple[str, Kind], list[float]]] = defaultdict(lambda: defaultdict(list))
     calls = trace.named(CALL)
@@ -328,7 +324,8 @@ class TorchProfiler(Profiler):
                 self._stack.enter_context(scopes_around(self._module))
         with record_function(CALL):
             self._run()
-            self._synchronise()
+            if self._on_cuda:
+                torch.cuda.synchronize()
 
     def calls(self) -> list[list[TracedSpan]]:
         assert self._traces is not None
@@ -347,10 +344,6 @@ class TorchProfiler(Profiler):
 
     def close(self) -> None:
         self._stack.close()
-
-    def _synchronise(self) -> None:
-        if self._on_cuda:
-            torch.cuda.synchronize()
 
     def _on_host(self, call: Event) -> list[TracedSpan]:
         operators = [pair for run in self._runs_of(call) for pair in run.operators]

@@ -219,7 +219,10 @@ class Partitioned(Compiled):
         return flatten_outputs(self._outputs)
 
     def placement(self) -> Placement | None:
-        return coverage(self._parts, [] if self._flat else _graph_breaks())
+        from torch._dynamo.utils import counters
+
+        reasons = [] if self._flat else counters["graph_break"]
+        return coverage(self._parts, [f"graph break: {first_line(reason)}"[:300] for reason in reasons])
 
     def compilations(self) -> int:
         from torch._dynamo.utils import counters
@@ -289,12 +292,6 @@ def _operators(graph: Any) -> Iterator[str]:
     for node in graph.graph.nodes:
         if node.op in ("call_function", "call_method") and node.target is not operator.getitem:
             yield str(node.target)
-
-
-def _graph_breaks() -> list[str]:
-    from torch._dynamo.utils import counters
-
-    return [f"graph break: {first_line(reason)}"[:300] for reason in counters["graph_break"]]
 
 
 def version_matches_torch() -> Availability:

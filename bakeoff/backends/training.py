@@ -5,7 +5,7 @@ have the cell's type.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -113,7 +113,9 @@ class Training:
         asked = [_sampled_gradient(tensor) for tensor in _asking(inputs)]
         changes = []
         if self.optimiser is not None:
-            noticeable = MIN_NOTICEABLE_GRADIENT * _root_mean_square(gradients)
+            elements = max(1, sum(gradient.numel() for gradient in gradients))
+            squares = sum(float(gradient.double().square().sum()) for gradient in gradients)
+            noticeable = MIN_NOTICEABLE_GRADIENT * math.sqrt(squares / elements)
             for parameter, before, gradient in zip(self._parameters.values(), self._samples, gradients, strict=True):
                 weight = (gradient.double().abs() / noticeable).clamp(max=1) if noticeable else 1.0
                 after = sampled(parameter, MAX_COMPARED_ELEMENTS).double()
@@ -183,11 +185,6 @@ def without_dropout(module: nn.Module) -> int:
 
 def _asking(inputs: Inputs) -> list[Tensor]:
     return [tensor for tensor in inputs.tensors() if tensor.requires_grad]
-
-
-def _root_mean_square(tensors: Sequence[Tensor]) -> float:
-    elements = sum(tensor.numel() for tensor in tensors)
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors) / max(1, elements))
 
 
 def _sampled_gradient(tensor: Tensor) -> Tensor:

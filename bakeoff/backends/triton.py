@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, kernels
@@ -41,6 +42,8 @@ CHOSEN = "variant.json"
 """The file in the artefact with the fastest variant that the first process found. Later processes start from it."""
 
 VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
+
+Prepare = Callable[["torch.nn.Module", Sequence["torch.Tensor"], Variant], Launch]
 
 
 class Triton(Backend):
@@ -92,26 +95,19 @@ class Triton(Backend):
         return cuda_graph.capture(handwritten, inputs, context) if context.cell.mode == CUDA_GRAPH else handwritten
 
 
+@dataclass(eq=False)
 class Handwritten(Compiled):
     """Runs one variant of a kernel. Binding allocates the outputs and describes the tensors. A call is one launch."""
 
-    def __init__(
-        self,
-        where: str,
-        prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
-        module: torch.nn.Module,
-        variant: Variant,
-        settings: Settings,
-    ) -> None:
-        self._where = where
-        self._prepare = prepare
-        self._module = module
-        self._variant = variant
-        self._settings = settings
-        self._launch: Launch | None = None
+    where: str
+    prepare: Prepare
+    module: torch.nn.Module
+    variant: Variant
+    chosen: Settings  # how the variant was chosen
+    _launch: Launch | None = None
 
     def bind(self, inputs: Inputs) -> None:
-        self._launch = self._prepare(self._module, inputs.tensors(), self._variant)
+        self._launch = self.prepare(self.module, inputs.tensors(), self.variant)
 
     def run(self) -> None:
         assert self._launch is not None
@@ -126,11 +122,11 @@ class Handwritten(Compiled):
 
     def placement(self) -> Placement:
         return Placement(
-            extent=Extent.FULL, engines={"hand-written kernels": 1}, evidence=[f"the launch itself ({self._where})"]
+            extent=Extent.FULL, engines={"hand-written kernels": 1}, evidence=[f"the launch itself ({self.where})"]
         )
 
     def settings(self) -> Settings:
-        return {**self._settings, **self._variant}
+        return {**self.chosen, **self.variant}
 
     def close(self) -> None:
         self._launch = None
@@ -154,11 +150,7 @@ def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) ->
 
 
 def choose_variant(
-    prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
-    variants: Sequence[Variant],
-    module: torch.nn.Module,
-    inputs: Inputs,
-    context: BuildContext,
+    prepare: Prepare, variants: Sequence[Variant], module: torch.nn.Module, inputs: Inputs, context: BuildContext
 ) -> tuple[Variant, Settings]:
     """Compile and time the variants with single calls. Return the fastest one, and how it was chosen.
 

@@ -35,7 +35,9 @@ def variables_of(malloc: Malloc) -> Mapping[str, str]:
     library, package = LIBRARIES[malloc]
     if not sys.platform.startswith("linux"):
         raise UsageError(f"--malloc {malloc} needs Linux, and this is {sys.platform}")
-    if reason := _why_not_preloaded(library):
+    # what the loader says. jemalloc can only be there from the start, because of its static TLS
+    started = subprocess.run(["/bin/sh", "-c", ":"], env={"LD_PRELOAD": library}, capture_output=True, text=True)
+    if reason := started.stderr.strip().rpartition("ERROR: ")[2]:
         raise UsageError(f"--malloc {malloc}: {library} is not here ({reason}): apt-get install {package}")
     return {"LD_PRELOAD": library}
 
@@ -53,15 +55,6 @@ def interpreter_with(malloc: Malloc, folder: Path) -> Path:
     write_atomically(script, f'#!/bin/sh\nexec env {cleared} {chosen} {shlex.quote(sys.executable)} "$@"\n')
     script.chmod(0o755)
     return script
-
-
-def _why_not_preloaded(library: str) -> str:
-    """Return what the loader says of a library that a process cannot start with, or nothing.
-
-    To load it into this process would not tell: jemalloc can only be there from the start, because of its static TLS.
-    """
-    started = subprocess.run(["/bin/sh", "-c", ":"], env={"LD_PRELOAD": library}, capture_output=True, text=True)
-    return started.stderr.strip().rpartition("ERROR: ")[2]
 
 
 def in_force(malloc: Malloc) -> contextlib.AbstractContextManager[None]:

@@ -5,6 +5,8 @@ controller starts a worker with an `Assignment`, and a worker that measures a ce
 worker tells of itself by `Event`s.
 """
 
+import functools
+import operator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -267,7 +269,7 @@ class Finish(Message):
 
     @property
     def only_checks(self) -> bool:
-        """Return True if others may check meanwhile."""
+        """True if others may check meanwhile."""
         return not (self.with_trace or self.with_metrics)
 
 
@@ -277,32 +279,36 @@ Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | MeasureFurther 
 # --- events: what a worker tells
 
 
-class PhaseBegun(Message):
+class Event(Message):
+    """Base of what a worker tells. A new event is a class below it, and is told apart by its `kind`."""
+
+
+class PhaseBegun(Event):
     name: str
 
 
-class PhaseEnded(Message):
+class PhaseEnded(Event):
     name: str
     seconds: float
 
 
-class Packaged(Message):
+class Packaged(Event):
     """The cell lies in its folder, and this worker is done."""
 
     seconds: float = 0.0  # since it was told to build
 
 
-class ReadyToBuild(Message):
+class ReadyToBuild(Event):
     """Libraries and the model are in memory, and this worker waits for its turn to build."""
 
 
-class Built(Message):
+class Built(Event):
     """The cell is built and checked, and this worker waits for its turn to warm up."""
 
     seconds: float  # since it was told to build
 
 
-class Ready(Message):
+class Ready(Event):
     """The cell is built, checked and warm."""
 
     accuracy: Accuracy
@@ -322,17 +328,17 @@ class Ready(Message):
     has_around: bool = False  # the model has stages around it
 
 
-class BurstTaken(Message):
+class BurstTaken(Event):
     samples_ns: list[int]
     conditions: Conditions
 
 
-class TrafficWindow(Message):
+class TrafficWindow(Event):
     window: LoadWindow | None
     reason: str = ""  # why there is no window: the cell cannot serve with these settings
 
 
-class FurtherMeasured(Message):
+class FurtherMeasured(Event):
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
     energy: Energy | None = None
@@ -340,7 +346,7 @@ class FurtherMeasured(Message):
     around: list[AroundCall] = Field(default_factory=list)
 
 
-class Finished(Message):
+class Finished(Event):
     """The cell was checked once more, and this worker is done."""
 
     accuracy_after: Accuracy
@@ -349,13 +355,13 @@ class Finished(Message):
     recompilations: int  # since it was ready
 
 
-class Evaluated(Message):
+class Evaluated(Event):
     """It comes after `Finished`, so that a process that dies or hangs in a user's function has told all else."""
 
     metrics: Metrics
 
 
-class KernelsTraced(Message):
+class KernelsTraced(Event):
     """It comes after `Finished`, so that a process that dies in a trace has told all else."""
 
     times: KernelTimes | None  # None: nothing could be traced
@@ -368,13 +374,13 @@ class EagerCall(Frozen):
     host_ms: float  # until the host has handed its work over
 
 
-class Found(Message):
+class Found(Event):
     """What the function of `LookInto` has returned."""
 
     answer: str  # JSON of a model that the asking room knows
 
 
-class ReferenceComputed(Message):
+class ReferenceComputed(Event):
     work: Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
@@ -387,16 +393,16 @@ class ReferenceComputed(Message):
     eager_call: EagerCall | None = None  # None: not on a GPU, or not inference
 
 
-class AxesFound(Message):
+class AxesFound(Event):
     axes: tuple[OpenAxis, ...]
     weights_vary: bool  # the sizes change the values of weights, as where those are drawn after inputs
 
 
-class CeilingsMeasured(Message):
+class CeilingsMeasured(Event):
     ceilings: Ceilings
 
 
-class TorchFacts(Message):
+class TorchFacts(Event):
     torch: str
     cuda: str | None  # the version that torch was built with
     cuda_devices: int
@@ -406,52 +412,28 @@ class TorchFacts(Message):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries beside this interpreter
 
 
-class HeadersMade(Message):
+class HeadersMade(Event):
     """The builds find torch's C++ headers, and its answers about the C++ compiler."""
 
     checks_s: float  # so long torch checked the compiler
 
 
-class Tried(Message):
+class Tried(Event):
     reason: str  # why it does not work, or nothing
 
 
-class Failed(Message):
+class Failed(Event):
     """The worker will not go on."""
 
     status: Status
     failure: Failure
 
 
-Event = Annotated[
-    PhaseBegun
-    | PhaseEnded
-    | Packaged
-    | ReadyToBuild
-    | Built
-    | Ready
-    | BurstTaken
-    | TrafficWindow
-    | FurtherMeasured
-    | Finished
-    | Evaluated
-    | KernelsTraced
-    | Found
-    | ReferenceComputed
-    | AxesFound
-    | CeilingsMeasured
-    | TorchFacts
-    | HeadersMade
-    | Tried
-    | Failed,
-    Field(discriminator="kind"),
-]
-
-
 # --- how they travel
 
+_ANY_EVENT: Any = functools.reduce(operator.or_, Event.__subclasses__())
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
-_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[_ANY_EVENT, Field(discriminator="kind")])
 
 
 def send(connection: Connection, message: Assignment | Command | Event) -> None:

@@ -169,15 +169,11 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     if asked:
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
     sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
-    if parts := parts_of_torch(sensible):  # after the headers: Inductor looks for their folder when it is imported
+    imported = dict.fromkeys(name for cell in sensible for name in backends.create(cell.backend).imports)
+    parts = [name for name in imported if name.startswith("torch.")]  # other libraries may start threads
+    if parts:  # after the headers: Inductor looks for their folder when it is imported
         launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
     return headers
-
-
-def parts_of_torch(cells: Sequence[Cell]) -> list[str]:
-    """Return the modules of torch that building the cells imports. Other libraries may start threads."""
-    imports = [name for cell in cells for name in backends.create(cell.backend).imports]
-    return list(dict.fromkeys(name for name in imports if name.startswith("torch.")))
 
 
 def measurement_of(

@@ -118,7 +118,11 @@ def find(name: str) -> Family:
     if file.endswith(".py"):  # before the entry points, whose files would count as what the model reads
         return _of_file(_in_presets(file), factory if colon else "")
     if target := plug_ins(ENTRY_POINTS).get(name):
-        return _of_distribution(name, target)
+        try:
+            return _family(target)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise BakeoffError(f"model '{name}' ({target}) does not load: {reason}") from error
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
         from bakeoff.models.importing import can_import
         from bakeoff.models.user import UserModel
@@ -296,14 +300,6 @@ def _in_presets(path: str) -> str:
     """Return where a path lies that a preset names: in the package, unless the current folder has one of this name."""
     is_preset = path.startswith("presets/") and not Path(path).exists()
     return str(PACKAGE / path) if is_preset and (PACKAGE / path).exists() else path
-
-
-def _of_distribution(name: str, target: str) -> Family:
-    try:
-        return _family(target)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise BakeoffError(f"model '{name}' ({target}) does not load: {reason}") from error
 
 
 def _family(path: str, *arguments: str) -> Family:

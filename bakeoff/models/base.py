@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,6 +67,18 @@ class Dimension:
         if value < self.minimum:
             raise UsageError(f"{model}: dimension '{name}' must be at least {self.minimum}, not {value}")
         return value
+
+
+def axis_name(name: str, axis: int, rank: int, is_float: bool, taken: Collection[str]) -> str:
+    """Return a name for an axis that a file leaves open: `batch`, `seq`, `height` or `width` where it is most likely
+    that, or else the input and the axis."""
+    if axis == 0:
+        likely = "batch"
+    elif axis == 1 and rank == 2 and not is_float:
+        likely = "seq"
+    else:
+        likely = {2: "height", 3: "width"}.get(axis, "") if rank == 4 else ""
+    return likely if likely and likely not in taken else f"{name}_{axis}"
 
 
 @dataclass(frozen=True)

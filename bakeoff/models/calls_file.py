@@ -123,17 +123,17 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """Return the number of all calls, with those that have no values."""
+        """The number of all calls, with those that have no values."""
         return sum(size.count for size in self._sizes.values())
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return how often each size came, the most frequent first."""
+        """How often each size came, the most frequent first."""
         return {label: size.count for label, size in self._by_label()}
 
     @property
     def reasons(self) -> list[str]:
-        """Return why calls have no values."""
+        """Why calls have no values."""
         return sorted({size.reason for size in self._sizes.values() if not size.kept} - {""})
 
     def of_size(self, label: str) -> list[Call]:
@@ -155,7 +155,14 @@ class Calls:
         with partial.open("wb") as file:
             torch.save({"version": VERSION, "leaves": leaves, "calls": kept}, file)
         with zipfile.ZipFile(partial, "a") as archive:
-            archive.writestr(TABLE, json.dumps(self._table()))
+            rows = [SizeInFile(label, size.count, len(size.kept), size.reason) for label, size in self._by_label()]
+            table = {
+                "version": VERSION,
+                "module": self.module,
+                "under_autocast": self.under_autocast,
+                "sizes": [dataclasses.asdict(row) for row in rows],
+            }
+            archive.writestr(TABLE, json.dumps(table))
         partial.replace(path)
         return path
 
@@ -184,15 +191,6 @@ class Calls:
     def _by_label(self) -> list[tuple[str, CallSize]]:
         ordered = sorted(self._sizes.values(), key=lambda size: -size.count)
         return list(zip(labels_of([size.leaves for size in ordered]), ordered, strict=True))
-
-    def _table(self) -> dict[str, Any]:
-        rows = [SizeInFile(label, size.count, len(size.kept), size.reason) for label, size in self._by_label()]
-        return {
-            "version": VERSION,
-            "module": self.module,
-            "under_autocast": self.under_autocast,
-            "sizes": [dataclasses.asdict(row) for row in rows],
-        }
 
     def _has_room(self, size: CallSize) -> bool:
         """Return True if one more call of this size may be kept. A new size takes the room of others' second calls."""

@@ -36,7 +36,12 @@ def with_own_inputs(
     `taken` was taken off the module already. `code` is a digest of the code that lies in no file.
     """
     require_weights(module)
-    sets, bolder = _input_sets(model, example) if example is not None else ((), None)
+    sets: tuple[Inputs, ...] = ()
+    bolder: BolderInputs | None = None
+    if example is not None:
+        calls = _calls(example)
+        sets = sets_of_calls(model, calls) if calls else input_sets(as_inputs(model, example))
+        bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
     forms = (*form_by_types(module), *form_by_mode(module))
     module = module.to("cpu").float().eval()
     targets = _targets(model, module)
@@ -116,13 +121,6 @@ def calibration_of(model: str, calibrate: Callable[[], Any], seed: int) -> list[
     if not calls:
         raise UsageError(f"{model}: calibrate() returned nothing: expected the inputs of several calls")
     return [as_inputs(f"calibrate() of {model}", call) for call in calls]
-
-
-def _input_sets(model: str, example: object) -> tuple[tuple[Inputs, ...], BolderInputs | None]:
-    """Return the example calls, or sets that are made from the only one, and then what makes bolder ones from it."""
-    calls = _calls(example)
-    sets = sets_of_calls(model, calls) if calls else input_sets(as_inputs(model, example))
-    return sets, None if len(calls) > 1 else partial(input_sets, sets[0])
 
 
 def sets_of_calls(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
@@ -215,21 +213,13 @@ def as_inputs(model: str, example: object) -> Inputs:
 
     def to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in moved:  # one that is given twice stays one
-            moved[id(tensor)] = _to_float32_on_cpu(tensor)
+            own = tensor.detach().to("cpu")
+            if own.is_complex() or own.is_floating_point():
+                own = own.to(torch.complex64 if own.is_complex() else torch.float32)
+            moved[id(tensor)] = own.requires_grad_(tensor.requires_grad)
         return moved[id(tensor)]
 
     return inputs.map(to_float32_on_cpu)
-
-
-def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    moved = tensor.detach().to("cpu")
-    if moved.is_complex():
-        moved = moved.to(torch.complex64)
-    elif moved.is_floating_point():
-        moved = moved.to(torch.float32)
-    return moved.requires_grad_(tensor.requires_grad)
 
 
 def input_sets(inputs: Inputs, bolder: tuple[str, ...] = ()) -> tuple[Inputs, ...]:

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.models.axes import axis_name
-from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
 from bakeoff.models.example_inputs import input_sets
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded
@@ -91,7 +90,10 @@ def _example(program: ExportedProgram, sizes: dict[Any, int]) -> Inputs:
     """Return the program's example with open axes at these sizes. Without an example, draw ones, zeros and normals."""
     import torch
 
-    shapes = [[_size(axis, sizes) for axis in fake.shape] for _, fake in _tensors(program)]
+    shapes = [
+        [axis if isinstance(axis, int) else int(axis.node.expr.subs(sizes)) for axis in fake.shape]
+        for _, fake in _tensors(program)
+    ]
     if program.example_inputs is None:
         drawn = [_drawn(fake, shape) for (_, fake), shape in zip(_tensors(program), shapes, strict=True)]
         return Inputs(tuple(drawn))
@@ -140,10 +142,6 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
             default = examples[number].shape[axis] if number < len(examples) else size.node.hint or 4
             open_axes[symbol] = (axis_name(name, axis, fake.dim(), fake.is_floating_point(), taken), int(default))
     return open_axes
-
-
-def _size(axis: Any, sizes: dict[Any, int]) -> int:
-    return axis if isinstance(axis, int) else int(axis.node.expr.subs(sizes))
 
 
 def _read(path: Path) -> ExportedProgram:

@@ -61,7 +61,18 @@ class DecoderLayer(nn.Module):
         return x
 
 
-class ScaledLinear(nn.Module):
+class PlainLinear(nn.Module):
+    """x @ weight.T in the type that both have. The weight (outputs, inputs) is drawn as in nn.Linear."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-1, 1) / math.sqrt(inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+
+class ScaledLinear(PlainLinear):
     """x @ weight.T by torch's scaled product of e4m3 matrices, accumulated in float32 at the rate of the tensor cores.
 
     The weight's scale is computed when the weight is moved or cast. The scale of x is computed in every call
@@ -72,8 +83,7 @@ class ScaledLinear(nn.Module):
     scale: Tensor
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = _weight(inputs, outputs)
+        super().__init__(inputs, outputs)
         self.quantise = Quantise()
         self.register_buffer("rounded", torch.empty(0), persistent=False)
         self.register_buffer("scale", torch.empty(0), persistent=False)
@@ -81,7 +91,7 @@ class ScaledLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dtype == torch.float64:
-            return functional.linear(x, self.weight)
+            return super().forward(x)
         rounded, scale = self.quantise(x.flatten(end_dim=-2))
         product = torch._scaled_mm(
             rounded, self.rounded.t(), scale_a=scale, scale_b=self.scale, out_dtype=x.dtype, use_fast_accum=True
@@ -110,17 +120,16 @@ class Quantise(nn.Module):
         return (x * factor).to(E4M3), factor.float().reciprocal()
 
 
-class TransformerEngineLinear(nn.Module):
+class TransformerEngineLinear(PlainLinear):
     """x @ weight.T by TransformerEngine, in e4m3 with current scaling. It needs CUDA and 16 bits."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = _weight(inputs, outputs)
+        super().__init__(inputs, outputs)
         self._engine: tuple[Any, ...] = ()  # a tuple hides its weight from our parameters
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dtype == torch.float64:
-            return functional.linear(x, self.weight)
+            return super().forward(x)
         import transformer_engine.pytorch as te
 
         linear, recipe, is_new = self._engine
@@ -153,22 +162,6 @@ def transformer_engine_layer(weight: nn.Parameter) -> tuple[Any, Any, bool]:
     linear = te.Linear(inputs, outputs, bias=False, params_dtype=weight.dtype, device=weight.device)
     linear.weight = weight
     return linear.eval(), Float8CurrentScaling(fp8_format=Format.E4M3), True
-
-
-class PlainLinear(nn.Module):
-    """x @ weight.T in the type that both have."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = _weight(inputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)
-
-
-def _weight(inputs: int, outputs: int) -> nn.Parameter:
-    """Return a weight (outputs, inputs), drawn as in nn.Linear."""
-    return nn.Parameter(torch.empty(outputs, inputs).uniform_(-1, 1) / math.sqrt(inputs))
 
 
 LINEAR: dict[str, Callable[[int, int], nn.Module]] = {

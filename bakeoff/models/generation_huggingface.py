@@ -156,35 +156,36 @@ class State(LinearAttentionLayer):  # type: ignore[misc]
         self.conv_kernel_size[0] = convolution.shape[-1]
 
 
-class RecurrentPrefill(nn.Module):
-    """Maps tokens to the last position's logits, and the two states of each layer."""
+class Recurrent(nn.Module):
+    """What prefill and step of a recurrent model have in common."""
 
     def __init__(self, language_model: Any) -> None:
         super().__init__()
         self.language_model = language_model
+
+    def call(self, tokens: Tensor, layers: list[Any]) -> tuple[Tensor, ...]:
+        cache = Cache(layers=layers)
+        answer = self.language_model(input_ids=tokens, cache_params=cache, use_cache=True, logits_to_keep=1)
+        states = [state for layer in layers for state in (layer.conv_states[0], layer.recurrent_states[0])]
+        return answer.logits[:, -1], *states
+
+
+class RecurrentPrefill(Recurrent):
+    """Maps tokens to the last position's logits, and the two states of each layer."""
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
         layers = [LinearAttentionLayer() for _ in range(self.language_model.config.num_hidden_layers)]
-        return _call_recurrent(self.language_model, tokens, layers)
+        return self.call(tokens, layers)
 
 
-class RecurrentStep(nn.Module):
+class RecurrentStep(Recurrent):
     """Maps a token, its position and the states of all layers to the logits and the next states."""
-
-    def __init__(self, language_model: Any) -> None:
-        super().__init__()
-        self.language_model = language_model
 
     def forward(self, token: Tensor, position: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         layers = [State(*pair) for pair in zip(states[::2], states[1::2], strict=True)]
-        logits, *states_after = _call_recurrent(self.language_model, token, layers)
+        logits, *states_after = self.call(token, layers)
         # no position is needed, but an exporter would drop an input that nothing uses
         return logits + 0.0 * position.to(logits.dtype), *states_after
-
-
-def _call_recurrent(model: Any, tokens: Tensor, layers: list[Any]) -> tuple[Tensor, ...]:
-    logits = model(input_ids=tokens, cache_params=Cache(layers=layers), use_cache=True, logits_to_keep=1).logits
-    return logits[:, -1], *(state for layer in layers for state in (layer.conv_states[0], layer.recurrent_states[0]))
 
 
 def dense_experts(self: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

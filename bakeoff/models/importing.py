@@ -52,7 +52,7 @@ class _SameModule(Loader):
         sys.modules[module.__name__] = importlib.import_module(self._name)
 
 
-def import_file(path: Path, tree: ast.Module | None = None) -> ModuleType:
+def import_file(path: Path, tree: ast.Module | None) -> ModuleType:
     """Import the file anew, under its name of ours. It runs as the parsed `tree`, if it is given."""
     name = names[path]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -92,7 +92,6 @@ def file_of_module(module: str) -> Path:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Find a module as a worker would that imports it."""
     return spec_of(module, places_from(Path.cwd()))
 
 

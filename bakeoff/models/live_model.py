@@ -134,7 +134,8 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
         search_path=own_search_path(),
         imports=tuple(sorted(pickler.installed)),
         unwrapped=tuple(pickler.taken),
-        code=_digest(program),
+        # without the numbers that cloudpickle draws for classes, it is the same in every process
+        code=hashlib.sha256(re.sub(rb"[0-9a-f]{32}", b"", program)).hexdigest(),
         **({} if is_module else _parameters(module)),
     )
     (folder / ABOUT).write_text(about.model_dump_json(), encoding="utf-8")
@@ -258,14 +259,6 @@ def own_search_path() -> tuple[str, ...]:
         if folder.is_dir() and not any(folder == own or own in folder.parents for own in brought):
             own.append(str(folder))
     return tuple(dict.fromkeys(own))
-
-
-def _digest(program: bytes) -> str:
-    """Return a digest of a pickle that is the same in every process.
-
-    The number that cloudpickle draws for each class is left out: equal models would not be known as equal.
-    """
-    return hashlib.sha256(re.sub(rb"[0-9a-f]{32}", b"", program)).hexdigest()
 
 
 class _Pickling:
@@ -450,7 +443,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif isinstance(value, type):  # its methods, also `__init__`, are functions
-        yield from ((f".{name}", part) for name, part in vars(value).items() if _is_own(name, part))
+        for name, part in vars(value).items():
+            if isinstance(part, types.FunctionType) or not name.startswith("__"):
+                yield f".{name}", part
     else:
         registered = ("_modules", "_parameters", "_buffers")
         for name, part in getattr(value, "__dict__", {}).items():
@@ -459,10 +454,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             elif name != "_compiled_call_impl":
                 yield f".{name}", part
         yield f" (class {type(value).__name__})", type(value)
-
-
-def _is_own(name: str, part: object) -> bool:
-    return isinstance(part, types.FunctionType) or not name.startswith("__")
 
 
 def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bakeoff.models.base import INPUT_SETS, Call, Dimension, Sizes, call_of
+from bakeoff.models.base import INPUT_SETS, Call, Dimension, Inputs, Sizes, call_of
 from bakeoff.models.source_code import (
     constants_of,
     dimension_of,
@@ -90,14 +90,8 @@ class ModelFile(UserModel):
                 arguments = call_of(initial)
         model = module.Model(*arguments.args, **arguments.kwargs)
         calls = [call_of(module.get_inputs()) for _ in range(INPUT_SETS)]
-        first, *others = ([leaf for leaf in _leaves(call) if isinstance(leaf, torch.Tensor)] for call in calls)
+        first, *others = (Inputs(call.args, call.kwargs).tensors() for call in calls)
         differ = any(
             not torch.equal(ours, theirs) for other in others for ours, theirs in zip(first, other, strict=False)
         )
         return model, calls if differ else calls[:1]
-
-
-def _leaves(call: Call) -> list[Any]:
-    from torch.utils import _pytree as pytree
-
-    return pytree.tree_leaves((call.args, dict(call.kwargs)))

@@ -9,12 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bakeoff.models.axes import axis_name
-from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
 from bakeoff.models.seeding import padded_at_the_end, seeded
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.precision import Precision
@@ -51,9 +49,10 @@ class OnnxFile(Family):
                     f"{self.name}: input '{value.name}' is of type {_type_name(kind.elem_type)}: "
                     f"Bakeoff makes inputs of {', '.join(INPUT_TYPES)}"
                 )
-            for axis, _ in _open_axes(value):
-                name = dimension_of(value, axis)
-                self.dimensions.setdefault(name, Dimension(_default(value, axis), "an axis that the file leaves open"))
+            for axis, size in enumerate(kind.shape.dim):
+                if not size.dim_value:
+                    dimension = Dimension(_default(value, axis), "an axis that the file leaves open")
+                    self.dimensions.setdefault(dimension_of(value, axis), dimension)
 
     def precision_reason(self, precision: Precision) -> str:
         """An ONNX file brings the types that it computes in. Those with 16-bit weights have no fp32 to be called."""
@@ -67,12 +66,12 @@ class OnnxFile(Family):
 
         sizes = {name: int(size) for name, size in dimensions.items()}
         with seeded(seed):
-            inputs = tuple(self._inputs(sizes) for _ in range(INPUT_SETS))
+            inputs = tuple(
+                Inputs(tuple(self._drawn(value, shape_of(value, sizes)) for value in inputs_of(self.model)))
+                for _ in range(INPUT_SETS)
+            )
         module = OnnxModule(self.path, static(self.model, sizes))
         return LoadedModel(module.eval(), inputs, work=_work(module.model))
-
-    def _inputs(self, sizes: dict[str, int]) -> Inputs:
-        return Inputs(tuple(self._drawn(value, shape_of(value, sizes)) for value in inputs_of(self.model)))
 
     def _drawn(self, value: onnx.ValueInfoProto, shape: list[int]) -> torch.Tensor:
         import torch
@@ -118,10 +117,6 @@ def static(model: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
             if (name := re.sub(r"\W+", "_", dimension.dim_param)) in sizes:
                 dimension.dim_value = sizes[name]
     return onnx.shape_inference.infer_shapes(copy, data_prop=True)
-
-
-def _open_axes(value: onnx.ValueInfoProto) -> Iterator[tuple[int, Any]]:
-    return ((axis, size) for axis, size in enumerate(value.type.tensor_type.shape.dim) if not size.dim_value)
 
 
 def _default(value: onnx.ValueInfoProto, axis: int) -> int:

@@ -55,7 +55,8 @@ class OnnxModule(nn.Module):
         path.write_bytes(model.SerializeToString())
 
     def _copy_weights(self, folder: Path) -> None:
-        for location in {entry.value for weight in self.model.graph.initializer for entry in _locations(weight)}:
+        entries = [entry for weight in self.model.graph.initializer for entry in weight.external_data]
+        for location in {entry.value for entry in entries if entry.key == "location"}:
             (folder / location).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(self.path.parent / location, folder / location)
 
@@ -80,10 +81,6 @@ class OnnxModule(nn.Module):
         copy.CopyFrom(self.model)
         onnx.load_external_data_for_model(copy, str(self.path.parent))
         return copy
-
-
-def _locations(weight: onnx.TensorProto) -> list[onnx.StringStringEntryProto]:
-    return [entry for entry in weight.external_data if entry.key == "location"]
 
 
 def _widen(graph: onnx.GraphProto) -> None:

@@ -89,7 +89,9 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     """
     candidates = {name: part_of(pipeline, name) for name in parts} if parts else _candidates(pipeline)
     calls = recorded(pipeline, example, candidates)
-    chosen = {name: module for name, module in candidates.items() if parts or _is_listed(name, calls)}
+    called = {name for name in candidates if calls[name].count}
+    outermost = {name for name in called if name.rpartition(".")[0] not in called}
+    chosen = {name: module for name, module in candidates.items() if parts or name in outermost}
     if not chosen:
         raise UsageError(
             f"the call of {type(pipeline).__name__} calls none of {', '.join(candidates) or 'its modules'}"
@@ -180,11 +182,6 @@ def _candidates(pipeline: object) -> dict[str, nn.Module]:
     inner = {f"{name}.{child}": part for name, module in outer.items() for child, part in module.named_children()}
     by_module = {part: name for name, part in reversed((outer | inner).items())}  # one of two names is enough
     return {name: part for name, part in (outer | inner).items() if by_module[part] == name}
-
-
-def _is_listed(name: str, calls: Mapping[str, Calls]) -> bool:
-    outer = name.rpartition(".")[0]
-    return calls[name].count > 0 and not (outer and calls[outer].count)
 
 
 @dataclass

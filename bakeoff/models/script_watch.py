@@ -63,21 +63,18 @@ class Watch:
             kind = type(inner).__name__
             called_at = next(iter(known.values())).called_at if known else _caller()
             key = kind, called_at, mode
-            row = self.rows.get(key) or self.rows.setdefault(key, self._new_row(kind, called_at, mode))
+            if (row := self.rows.get(key)) is None:
+                number = 1 + sum(row.name.partition("#")[0] == kind for row in self.rows.values())
+                name = kind if number == 1 else f"{kind}#{number}"
+                limit_bytes = LIMIT_BYTES
+                if not self.wanted or self.wanted != name:
+                    self._left_bytes = limit_bytes = max(1, self._left_bytes // 2)
+                row = self.rows[key] = WatchedModule(name, called_at, mode, Calls(kind, limit_bytes=limit_bytes))
             row.instances += 1
             if self.keeps_modules and row.module is None and self.wanted in ("", row.name):
                 row.module = inner
             known[mode] = row
         return known[mode]
-
-    def _new_row(self, kind: str, called_at: str, mode: str) -> WatchedModule:
-        number = 1 + sum(row.name.partition("#")[0] == kind for row in self.rows.values())
-        name = kind if number == 1 else f"{kind}#{number}"
-        if self.wanted and self.wanted == name:
-            limit_bytes = LIMIT_BYTES
-        else:
-            self._left_bytes = limit_bytes = max(1, self._left_bytes // 2)
-        return WatchedModule(name, called_at, mode, Calls(kind, limit_bytes=limit_bytes))
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WatchedModule:
         """Count a call with its inputs, which the module may change."""

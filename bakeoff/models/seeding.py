@@ -74,17 +74,10 @@ def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: tor
                 norm.reset_running_stats()
                 norm.momentum = None  # for the mean over all calls
                 norm.train()
-            rows = _first_rows(*sets[:2])
+            pairs = zip(sets[0].tensors(), sets[1].tensors(), strict=True)
+            first_rows = iter([torch.cat((ours[:4], theirs[:4])) for ours, theirs in pairs])
+            rows = sets[0].map(lambda _: next(first_rows))
             (called or module)(*rows.args, **rows.kwargs)
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
                 norm.eval()
-
-
-def _first_rows(inputs: Inputs, other: Inputs) -> Inputs:
-    import torch
-
-    tensors = iter(
-        [torch.cat((ours[:4], theirs[:4])) for ours, theirs in zip(inputs.tensors(), other.tensors(), strict=True)]
-    )
-    return inputs.map(lambda _: next(tensors))

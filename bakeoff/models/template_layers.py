@@ -20,6 +20,11 @@ RANGE = 6.0
 Norm = TypeVar("Norm", nn.LayerNorm, nn.BatchNorm2d)
 
 
+def in_e4m3(tensor: Tensor) -> Tensor:
+    """Return the tensor in e4m3, with the scale that all input sets share, so that only the product is measured."""
+    return (tensor * (LARGEST_E4M3 / RANGE)).clamp_(-LARGEST_E4M3, LARGEST_E4M3).to(E4M3)
+
+
 def as_after_training(norm: Norm) -> Norm:
     """Draw weights and statistics as training leaves them: leaving out fresh ones, or folding them wrongly, would not
     show."""
@@ -34,11 +39,7 @@ def as_after_training(norm: Norm) -> Norm:
 
 def mlp(features: int, hidden: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(features, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, features),
+        nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, features)
     )
 
 
@@ -82,12 +83,8 @@ class Naive(nn.Module):
         return scores.softmax(dim=-1) @ values
 
 
-class Fused(nn.Module):
+class Fused(Naive):
     """The same attention by scaled_dot_product_attention, which stores no scores."""
-
-    def __init__(self, is_causal: bool = False) -> None:
-        super().__init__()
-        self.is_causal = is_causal
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if queries.dim() == 4:
@@ -97,7 +94,7 @@ class Fused(nn.Module):
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal).squeeze(1)
 
 
-ATTENTIONS: dict[str, type[Naive] | type[Fused]] = {"naive": Naive, "sdpa": Fused}
+ATTENTIONS = {"naive": Naive, "sdpa": Fused}
 
 
 def attention(variant: str) -> nn.Module:

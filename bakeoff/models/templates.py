@@ -90,15 +90,11 @@ class Workload(Template, Drawn):
         is_quantised = self.products is Precision.FP8
         drawn_in = torch.float32 if is_quantised else dtype
         sets = normal_inputs_on(device, drawn_in, seed, *self.sizes(dimensions))
-        sets = tuple(inputs.map(_quantised) for inputs in sets) if is_quantised else sets
+        if is_quantised:
+            from bakeoff.models.template_layers import in_e4m3
+
+            sets = tuple(inputs.map(in_e4m3) for inputs in sets)
         return LoadedModel(self.made(dimensions).eval(), sets)
-
-
-def _quantised(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in e4m3, with the scale that all input sets share, so that only the product is measured."""
-    from bakeoff.models.template_layers import E4M3, LARGEST_E4M3, RANGE
-
-    return (tensor * (LARGEST_E4M3 / RANGE)).clamp_(-LARGEST_E4M3, LARGEST_E4M3).to(E4M3)
 
 
 # So small that a backend's cost per call decides, and not its multiplications.

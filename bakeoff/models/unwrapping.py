@@ -44,19 +44,6 @@ def without_wrappers(module: nn.Module) -> nn.Module:
     return _inner(module, {})
 
 
-def forms_of(module: nn.Module) -> tuple[str, ...]:
-    """Return what the module is beside a plain module, to be read after its name."""
-    import torch
-
-    forms = []
-    if is_scripted(module):
-        is_script = isinstance(module, torch.jit.ScriptModule)
-        forms.append("is a ScriptModule" if is_script else "has a ScriptModule among its parts")
-    if is_quantised(module):
-        forms.append("is quantised already, and stays so in each precision")
-    return tuple(forms)
-
-
 def form_by_types(module: nn.Module) -> tuple[str, ...]:
     """Return what is said of a module that was given with weights in other types than float32, or nothing."""
     types = {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
@@ -93,12 +80,20 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
 
     Raise UsageError for a module on the meta device, which has no weights.
     """
+    import torch
+    from torch.nn.parameter import is_lazy
+
     module, taken = unwrapped(model.module)
     require_weights(module)
-    forms = forms_of(module)
-    if _is_lazy(module):
+    forms = []
+    if is_scripted(module):
+        is_script = isinstance(module, torch.jit.ScriptModule)
+        forms.append("is a ScriptModule" if is_script else "has a ScriptModule among its parts")
+    if is_quantised(module):
+        forms.append("is quantised already, and stays so in each precision")
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         initialise(module, model.inputs, seed)
-        forms = (*forms, LAZY)
+        forms.append(LAZY)
     return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=(*model.forms, *forms))
 
 
@@ -168,9 +163,3 @@ def _has_quantised_weights(part: nn.Module) -> bool:
         or bool(getattr(weight, "is_quantized", False))
         or type(weight).__module__.startswith("torchao.")
     )
-
-
-def _is_lazy(module: nn.Module) -> bool:
-    from torch.nn.parameter import is_lazy
-
-    return any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))

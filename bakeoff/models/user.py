@@ -199,25 +199,18 @@ class UserModel(UserCode, Family):
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in parameters_of(function)}
         self.around = frozenset(filter(self.defined, AROUND))
         self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
-        self.evaluated_by = f"{source}:{EVALUATE}" if self._has_evaluate else ""
-        self.imports = () if self.module else self._big_libraries()
+        evaluate = self.defined(EVALUATE)  # is not meant unless its first parameter is `predict`
+        positional = [*evaluate.args.posonlyargs, *evaluate.args.args] if evaluate else []
+        has_evaluate = [parameter.arg for parameter in positional[:1]] == [PREDICT]
+        self.evaluated_by = f"{source}:{EVALUATE}" if has_evaluate else ""
+        if not self.module:
+            libraries = big_libraries_of(self.tree)
+            folder = [str(self.folder)]  # which comes first where the file is imported
+            has_own = any(PathFinder.find_spec(name.partition(".")[0], folder) for name in libraries)
+            self.imports = () if has_own else libraries
 
     def _dimensions(self) -> dict[str, Dimension]:
         return dimensions_of(self.name, self.definition)
-
-    def _big_libraries(self) -> tuple[str, ...]:
-        """Return the modules of big libraries that fork servers may import before the file, if none is the user's."""
-        modules = big_libraries_of(self.tree)
-        folder = [str(self.folder)]  # which comes first where the file is imported
-        has_own = any(PathFinder.find_spec(module.partition(".")[0], folder) for module in modules)
-        return () if has_own else modules
-
-    @property
-    def _has_evaluate(self) -> bool:
-        """True if the file has a function `evaluate` whose first parameter is `predict`. Others are not meant."""
-        function = self.defined(EVALUATE)
-        positional = [*function.args.posonlyargs, *function.args.args] if function else []
-        return [parameter.arg for parameter in positional[:1]] == [PREDICT]
 
     def _parameters_of_calibrate(self, of_factory: Collection[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.

@@ -128,7 +128,10 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
         if kind is tuple:
             options.request[KEYS[name]] = split(_texts(path, key, value))
         elif kind is dict:
-            options.request[KEYS[name]] = _dimensions_table(path, value)
+            if not isinstance(value, Mapping):
+                raise UsageError(f"--config {path}: 'set' is a table: [set] with a line KEY = VALUE for each dimension")
+            sizes = {key: split(_texts(path, f"set.{key}", size)) for key, size in value.items()}
+            options.request[KEYS[name]] = sizes
         elif kind is not None:
             options.request[KEYS[name]] = value
         elif name == "quiet":
@@ -226,12 +229,6 @@ def single_sizes(dimensions: Mapping[str, Sequence[str]]) -> dict[str, str]:
         if len(values) > 1:
             raise UsageError(f"--set {key}={','.join(values)}: a pipeline is called in one size here: name one value")
     return {key: values[0] for key, values in dimensions.items()}
-
-
-def _dimensions_table(path: Path, table: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(table, Mapping):
-        raise UsageError(f"--config {path}: 'set' is a table: [set] with a line KEY = VALUE for each dimension")
-    return {key: split(_texts(path, f"set.{key}", value)) for key, value in table.items()}
 
 
 def _texts(path: Path, key: str, value: Any) -> list[str]:

@@ -25,8 +25,9 @@ def expand_backends(
         by_name = name != ALL
         for backend in [backends.canonical(name)] if by_name else backends.in_all():
             modes = _modes_of(backend, by_name)
-            if mode == ALL:
-                chosen: Sequence[str] = _all_of(backend, modes)
+            if mode == ALL:  # a redundant mode would be measured twice
+                own = [one for one in modes if one == DEFAULT or not backends.create(backend).mode(one).redundant]
+                chosen: Sequence[str] = own
             elif mode == BEST:
                 chosen = best_modes(backend) or (modes[:1] if by_name else [])
             elif mode in ("", *modes):
@@ -55,13 +56,6 @@ def best_modes(example: Cell, backend: str) -> list[str]:
         if (suits := mode.worth_trying) and suits.device in ("", kind) and (may_convolve or not suits.convolutions)
         if instance.supports(example.model_copy(update={"backend": backend, "mode": mode.name}))
     ]
-
-
-def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
-    """Return the modes that `NAME/all` stands for. A redundant one would be measured twice."""
-    if modes == [DEFAULT]:
-        return [DEFAULT]
-    return [mode for mode in modes if not backends.create(backend).mode(mode).redundant]
 
 
 def _modes_of(backend: str, by_name: bool) -> list[str]:

@@ -117,7 +117,7 @@ class LoadPlan:
         """The seconds that a cell usually takes to find its settings, and for its soak."""
         return self.search_s + self.soak_s
 
-    def requests_of(self, rate: float, share: float = 1.0) -> int:
+    def requests_of(self, rate: float, share: float) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""
         few = min(MIN_REQUESTS, round(rate * MAX_WINDOW_S * share))
         many = min(MANY_REQUESTS, round(rate * 2 * self.window_s * share))

@@ -20,7 +20,6 @@ from bakeoff.planning.configurations import BEST, best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Malloc, Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DEVICE, INFERENCE, Cell, RecordedSize, Status
 from bakeoff.records.text import counted
 
@@ -46,7 +45,7 @@ class Contest:
 
     @property
     def by_reference(self) -> list[Contest]:
-        """Return the cells of each precision, which have a reference of their own, under the reference's id.
+        """The cells of each precision, which have a reference of their own, under the reference's id.
 
         Float32 comes first, because the others are compared with it.
         """
@@ -95,6 +94,8 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
         raise UsageError(
             f"--inputs-from {request.inputs_from}: a CPU reads its inputs in host memory, so there is nothing to copy"
         )
+    precisions = tuple(dict.fromkeys(request.precision))
+    compared = precisions if len(precisions) > 1 and not request.separate else ()  # in one contest
     asked = ranges.with_ends(request.set, request.dynamic)
     for model in request.models:
         family = models.find_for(model, request.task, request.inputs)
@@ -114,7 +115,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     seed=request.seed,
                     backend=BASELINE,
                     recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
-                    compared=_compared(request),
+                    compared=compared,
                     cold_cache=request.cold_cache,
                     inputs_from=request.inputs_from if device.is_cuda else DEVICE,
                 )
@@ -135,12 +136,6 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     if dynamic and not _is_any_size(backend, mode):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
-
-
-def _compared(request: Request) -> tuple[Precision, ...]:
-    """Return the precisions that make one contest, or none if each makes its own."""
-    named = tuple(dict.fromkeys(request.precision))
-    return named if len(named) > 1 and not request.separate else ()
 
 
 def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, ValidationError, model_validator
@@ -246,7 +247,7 @@ class Request(Frozen):
         Duration | None,
         Option(
             "Time for the whole run, such as 90s or 5m: the best verdict that it allows",
-            parse=optional(Duration.parse_budget),
+            parse=optional(partial(Duration.parse, flag="--budget")),
         ),
     ] = None
     wait_for_quiet: Annotated[
@@ -254,7 +255,7 @@ class Request(Frozen):
         Option(
             "Time to wait in all, such as 5m, until other programs leave the cores alone",
             in_record_command=True,
-            parse=optional(Duration.parse_wait),
+            parse=optional(partial(Duration.parse, flag="--wait-for-quiet")),
         ),
     ] = None
     load: Annotated[

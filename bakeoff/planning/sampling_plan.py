@@ -60,7 +60,7 @@ class SamplingPlan:
 
     @property
     def rounds_may_end_early(self) -> bool:
-        """Return True where a cell whose gap to the fastest is clear needs only half of the rounds.
+        """True where a cell whose gap to the fastest is clear needs only half of the rounds.
 
         That is not so where a single gap does not decide, where builds are compared, and for required percentiles.
         """
@@ -82,7 +82,9 @@ class SamplingPlan:
         `--processes` applies to every cell. Without it, clear losers stop early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
-        races, processes = processes is None, processes or processes_for(builds)
+        # two processes of each build, so that builds can be told from processes
+        usual_processes = max(MIN_PROCESSES, 2 * builds if builds > 1 else 1)
+        races, processes = processes is None, processes or usual_processes
         seconds_of_process = seconds / max(processes, MIN_PROCESSES)
         rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds_of_process / MAX_BURST_S))
         return cls(
@@ -98,8 +100,3 @@ class SamplingPlan:
             races=races,
             builds=builds,
         )
-
-
-def processes_for(builds: int) -> int:
-    """Return the default number of processes: two of each build, so that builds can be told from processes."""
-    return max(MIN_PROCESSES, 2 * builds if builds > 1 else 1)

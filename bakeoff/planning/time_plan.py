@@ -17,9 +17,6 @@ from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 
-USUAL_START_S = 2.0
-USUAL_FINISH_S = 0.5
-USUAL_GROUNDWORK_S = 2.0
 USUAL_CEILINGS_S, MAX_CEILINGS_S = 6.0, 60.0
 USUAL_EVALUATE_S = 2.0
 BETWEEN_BURSTS_S = 0.02
@@ -54,6 +51,10 @@ class PlanStep(StrEnum):
     EVALUATE = "evaluate"  # the user's own `evaluate`, for the reference (without a label) and for each build
 
 
+USUAL_S = {PlanStep.GROUNDWORK: 2.0, PlanStep.START: 2.0, PlanStep.FINISH: 0.5, PlanStep.EVALUATE: USUAL_EVALUATE_S}
+"""The usual seconds of steps that take as long for each backend."""
+
+
 class TimePlan:
     """Knows which steps lie ahead of each contest, estimates their seconds, and shares a budget among contests.
 
@@ -67,8 +68,10 @@ class TimePlan:
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
         self._contest_id = ""
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
-        self._load_s = load.turns_s(sampling.processes) if load else 0.0
-        self._settings_s = load.once_s if load else 0.0
+        self._usual_s = USUAL_S | {
+            PlanStep.LOAD: load.turns_s(sampling.processes) if load else 0.0,
+            PlanStep.SETTINGS: load.once_s if load else 0.0,
+        }
         self._sampling = sampling
         self._call_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[PlanStep, str]]] = {}
@@ -224,25 +227,13 @@ class TimePlan:
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
     def _usual(self, step: PlanStep, label: str) -> float:
-        match step:
-            case PlanStep.GROUNDWORK:
-                return USUAL_GROUNDWORK_S
-            case PlanStep.BUILD:
-                return usual_build_s(label)
-            case PlanStep.START:
-                return USUAL_START_S
-            case PlanStep.ROUNDS:
-                call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
-                burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
-                return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
-            case PlanStep.SETTINGS:
-                return self._settings_s
-            case PlanStep.LOAD:
-                return self._load_s
-            case PlanStep.FINISH:
-                return USUAL_FINISH_S
-            case PlanStep.EVALUATE:
-                return USUAL_EVALUATE_S
+        if step is PlanStep.BUILD:
+            return usual_build_s(label)
+        if step is PlanStep.ROUNDS:
+            call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
+            burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
+            return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
+        return self._usual_s[step]
 
 
 @cache

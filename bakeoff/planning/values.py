@@ -16,17 +16,8 @@ class Duration:
     seconds: float
 
     @classmethod
-    def parse_budget(cls, text: str) -> Self:
-        """Read the value of --budget. Raises UsageError for another form."""
-        return cls._parse(text, "--budget")
-
-    @classmethod
-    def parse_wait(cls, text: str) -> Self:
-        """Read the value of --wait-for-quiet. Raises UsageError for another form."""
-        return cls._parse(text, "--wait-for-quiet")
-
-    @classmethod
-    def _parse(cls, text: str, flag: str) -> Self:
+    def parse(cls, text: str, flag: str) -> Self:
+        """Read the value of an option such as --budget. Raises UsageError for another form."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
         seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
         if not seconds:
@@ -58,7 +49,7 @@ class Shard:
 
     @property
     def contests(self) -> slice:
-        """Return which contests of the whole plan are those of this machine."""
+        """Which contests of the whole plan are those of this machine."""
         return slice(self.number - 1, None, self.machines)
 
     def __str__(self) -> str:

@@ -27,12 +27,11 @@ class Failure(Frozen):
 
     @property
     def sort(self) -> tuple[str, str, str]:
-        """Return what is equal for failures of one sort, whatever the model, its numbers and its names."""
+        """What is equal for failures of one sort, whatever the model, its numbers and its names."""
         return self.kind, self.operator, self.raised_by
 
     @property
     def on_full_disk(self) -> Self:
-        """The same failure, on a disk that has no space left."""
         return self.model_copy(update={"kind": DISK_FULL, "text": f"{self.text}: a disk is full, make room"})
 
     @property

@@ -22,7 +22,7 @@ class Objective(Frozen):
 
     @property
     def quantile(self) -> float:
-        """Return 0.99 for `p99`, and 0.999 for `p999`."""
+        """0.99 for `p99`, and 0.999 for `p999`."""
         return float(f"0.{self.percentile.removeprefix('p')}")
 
 
@@ -34,9 +34,6 @@ class ServingSettings(Frozen):
     batch: int = 1  # so many requests go into one call at most
     wait_ms: float = 0.0  # a request waits at most so long for others to fill its batch
     options: dict[str, str] = Field(default_factory=dict)  # of the backend's own
-
-    def have_instances_of(self, other: ServingSettings) -> bool:
-        return (self.instances, self.threads) == (other.instances, other.threads)
 
 
 class LoadWindow(Frozen):

@@ -31,7 +31,7 @@ class Metric(Frozen):
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """Return the score of each sample, in the order of `evaluate`, or nothing for a plain number."""
+        """The score of each sample, in the order of `evaluate`, or nothing for a plain number."""
         return (
             struct.unpack(f"<{self.samples}d", zlib.decompress(base64.b64decode(self.packed))) if self.samples else ()
         )

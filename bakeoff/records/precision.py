@@ -78,12 +78,12 @@ class Precision(StrEnum):
 
     @property
     def is_quantised(self) -> bool:
-        """Return True where casting weights and inputs is not enough, and a backend has to quantise layers."""
+        """True where casting weights and inputs is not enough, and a backend has to quantise layers."""
         return self in (Precision.INT8, Precision.FP8) or self.is_weight_only
 
     @property
     def is_weight_only(self) -> bool:
-        """Return True where the weights of linear layers alone are rounded, and inputs have the type in the name."""
+        """True where the weights of linear layers alone are rounded, and inputs have the type in the name."""
         return _TABLE[self].products is not None
 
     @property
@@ -102,12 +102,11 @@ class Precision(StrEnum):
 
     @property
     def is_16_bit(self) -> bool:
-        """Return True where weights, inputs and products all have 16 bits."""
+        """True where weights, inputs and products all have 16 bits."""
         return self in (Precision.BF16, Precision.FP16)
 
     @property
     def allows_tf32(self) -> bool:
-        """Return True where a float32 product may be computed in TF32."""
         return self is Precision.TF32
 
 

@@ -59,7 +59,10 @@ def read(path: Path, with_samples: bool = True) -> Report:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{file} is not a valid report: {field}: {first_line(first['msg'])}") from None
-    return report if with_samples else _without_samples(report)
+    if with_samples:
+        return report
+    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
+    return report.model_copy(update={"records": light})
 
 
 def to_json(report: Report) -> str:
@@ -79,11 +82,6 @@ class _Schema(GenerateJsonSchema):
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
-
-
-def _without_samples(report: Report) -> Report:
-    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
-    return report.model_copy(update={"records": light})
 
 
 def _validated(document: dict[str, Any]) -> Report:

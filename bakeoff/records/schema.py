@@ -59,7 +59,7 @@ class Status(StrEnum):
 
     @property
     def is_absence(self) -> bool:
-        """Return True if the cell was never tried: it cannot be done here, there was no time, or no use."""
+        """True if the cell was never tried: it cannot be done here, there was no time, or no use."""
         return self in (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.NOT_REACHED, Status.LEFT_OUT)
 
 
@@ -118,7 +118,7 @@ class Cell(Frozen):
 
     @property
     def label(self) -> str:
-        """Return the name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`.
+        """The name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`.
 
         Where a contest is across precisions, the cell's own is part of it: `onnx int8`.
         """
@@ -127,50 +127,50 @@ class Cell(Frozen):
 
     @property
     def is_live(self) -> bool:
-        """Return True if its model lived in a program, which took it along when its run had ended."""
+        """True if its model lived in a program, which took it along when its run had ended."""
         return self.model.startswith(LIVE)
 
     @property
     def precisions(self) -> str:
-        """Return the precision of its contest, or all of them, such as `fp32/bf16/int8`."""
+        """The precision of its contest, or all of them, such as `fp32/bf16/int8`."""
         return "/".join(self.compared or (self.precision,))
 
     @property
     def configuration(self) -> str:
-        """Return the backend, its mode and its environment, which a dynamic build and those for single sizes share."""
+        """The backend, its mode and its environment, which a dynamic build and those for single sizes share."""
         configuration = self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
         return f"{configuration}@{self.environment}" if self.environment else configuration
 
     @property
     def own_build_label(self) -> str:
-        """Return the label of the same configuration built for one size, which a dynamic build is compared with."""
+        """The label of the same configuration built for one size, which a dynamic build is compared with."""
         return self.model_copy(update={"dynamic": {}}).label
 
     @property
     def as_built(self) -> Cell:
-        """Return the cell with the dimensions that its build is made with. A dynamic build has one size for all."""
+        """The cell with the dimensions that its build is made with. A dynamic build has one size for all."""
         sizes = {name: sizes.built_at for name, sizes in self.dynamic.items()}
         return self.model_copy(update={"dimensions": self.dimensions | sizes}) if sizes else self
 
     @property
     def build_id(self) -> str:
-        """Return a stable slug of what is built for the cell. Cells that share a dynamic build have the same one."""
+        """A stable slug of what is built for the cell. Cells that share a dynamic build have the same one."""
         spans = {name: f"{sizes.low}-{sizes.high}" for name, sizes in self.dynamic.items()}
         return self.model_copy(update={"dimensions": self.dimensions | spans}).id
 
     @property
     def range_id(self) -> str:
-        """Return a stable slug of what is measured over a range of sizes, by whichever backend in any environment."""
+        """A stable slug of what is measured over a range of sizes, by whichever backend in any environment."""
         return self.model_copy(update={"backend": "", "mode": "default", "environment": ""}).build_id
 
     @property
     def is_onnx_file(self) -> bool:
-        """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
+        """True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
         return self.model.startswith("onnx:")
 
     @property
     def why_no_modules(self) -> str:
-        """Return why modules of its model cannot be built apart from the rest, or nothing."""
+        """Why modules of its model cannot be built apart from the rest, or nothing."""
         if self.task != INFERENCE:
             return f"only {INFERENCE} is looked into, and this is {self.task}"
         if self.is_onnx_file:
@@ -183,7 +183,7 @@ class Cell(Frozen):
 
     @property
     def title(self) -> str:
-        """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
+        """The name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
         task = "" if self.task == "inference" else f", {self.task}"
         called = "".join(f", {words}" for words in self.unusual_calls)
@@ -191,29 +191,29 @@ class Cell(Frozen):
 
     @property
     def unusual_calls(self) -> list[str]:
-        """Return in words how its calls are made, where that is not by default."""
+        """How its calls are made, in words, where that is not by default."""
         cold = ["cold cache"] if self.cold_cache else []
         memory = "page-locked host memory" if self.inputs_from == PINNED else "host memory"
         return cold if self.inputs_from == DEVICE else [*cold, f"inputs from {memory}"]
 
     @property
     def model_name(self) -> str:
-        """Return the model as it is shown: a preset's file without the folder that Bakeoff is installed in."""
+        """The model as it is shown: a preset's file without the folder that Bakeoff is installed in."""
         return self.model.removeprefix(f"{PACKAGE}/")
 
     @property
     def model_slug(self) -> str:
-        """Return a stable slug of the model, with which the ids of all its cells begin."""
+        """A stable slug of the model, with which the ids of all its cells begin."""
         return _model_slug(self.model)
 
     @property
     def contest_id(self) -> str:
-        """Return a stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
+        """A stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
         return self._id_in(self.precisions)
 
     @property
     def reference_id(self) -> str:
-        """Return a stable slug of what the cell is checked against: the contest's, but of its precision alone."""
+        """A stable slug of what the cell is checked against: the contest's, but of its precision alone."""
         return self._id_in(self.precision)
 
     def _id_in(self, precision: str) -> str:
@@ -225,7 +225,7 @@ class Cell(Frozen):
 
     @property
     def id(self) -> str:
-        """Return a stable slug of the cell, which is also a file name. It does not tell what else its contest has."""
+        """A stable slug of the cell, which is also a file name. It does not tell what else its contest has."""
         where = f".{self.environment}" if self.environment else ""
         spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
         return _slug("_".join([self.reference_id, f"{self.backend}.{self.mode}{where}", *spans]))
@@ -288,12 +288,12 @@ class Process(Frozen):
 
     @property
     def build_s(self) -> float:
-        """Return the seconds from the model in memory, or the artefact on disk, to a compiled model."""
+        """The seconds from the model in memory, or the artefact on disk, to a compiled model."""
         return build_seconds(self.phases)
 
     @property
     def first_answer_s(self) -> float:
-        """Return the seconds from the model in memory, or the artefact on disk, to the first call's outputs."""
+        """The seconds from the model in memory, or the artefact on disk, to the first call's outputs."""
         return sum(phase.seconds for phase in self.phases if phase.name != SETTLE)
 
 
@@ -406,7 +406,7 @@ class Energy(Frozen):
 
     @property
     def resolved_j(self) -> float | None:
-        """Return the joules per call, or None if they are too few for the counter to tell from an idle machine."""
+        """The joules per call, or None if they are too few for the counter to tell from an idle machine."""
         return None if self.ci95 is not None and self.ci95.low <= 0 else self.joules_per_call
 
 
@@ -438,7 +438,7 @@ class Accuracy(Frozen):
 
     @property
     def has_errors(self) -> bool:
-        """Return True if outputs were compared, all or some of them."""
+        """True if outputs were compared, all or some of them."""
         return self.others_compared or not self.unchecked
 
 
@@ -467,7 +467,7 @@ class Memory(Frozen):
 
     @property
     def is_own_account(self) -> bool:
-        """Return True when the driver tells what the process itself uses, so that others beside it do not matter."""
+        """True when the driver tells what the process itself uses, so that others beside it do not matter."""
         return self.device_bytes_source == DRIVERS_ACCOUNT
 
 
@@ -527,7 +527,7 @@ class Ceilings(Frozen):
 
     @property
     def are_of_busy_machine(self) -> bool:
-        """Return True if other load may have taken from the rates."""
+        """True if other load may have taken from the rates."""
         return self.wait_share > CALM_WAIT_SHARE
 
     tensor_cores: TensorCores | None = None
@@ -555,7 +555,7 @@ class Roofline(Frozen):
 
     @property
     def needed_flops(self) -> int:
-        """Return the operations that no algorithm in use can do without."""
+        """The operations that no algorithm in use can do without."""
         return self.flops if self.least_flops is None else self.least_flops
 
 
@@ -577,12 +577,12 @@ class Ratio(Frozen):
 
     @property
     def is_of_busy_machine(self) -> bool:
-        """Return True if threads waited for cores so long that most calls say nothing."""
+        """True if threads waited for cores so long that most calls say nothing."""
         return self.waiting > MOST_WAITING or self.is_rough
 
     @property
     def is_told(self) -> bool:
-        """Return True unless the value would measure the waiting."""
+        """True unless the value would measure the waiting."""
         return self.is_rough or not self.is_of_busy_machine
 
 
@@ -647,7 +647,7 @@ class Record(Frozen):
 
     @property
     def is_left_to_resume(self) -> bool:
-        """Return True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
+        """True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
         it failed on a full disk."""
         had_no_time = self.failure is not None and self.failure.kind == NO_BUDGET_LEFT
         return self.status is Status.NOT_REACHED or (had_no_time and not self.bursts) or self.failed_on_full_disk
@@ -658,7 +658,7 @@ class Record(Frozen):
 
     @property
     def build_s(self) -> float:
-        """Return the seconds from the model in memory to a compiled model."""
+        """The seconds from the model in memory to a compiled model."""
         return build_seconds(self.phases)
 
     @property
@@ -668,14 +668,14 @@ class Record(Frozen):
 
     @property
     def peak_bytes(self) -> int | None:
-        """Return the peak memory of its device, with the share of CUDA itself. On a CPU it is resident memory."""
+        """The peak memory of its device, with the share of CUDA itself. On a CPU it is resident memory."""
         if self.memory is None:
             return None
         return self.memory.peak_device_bytes if self.cell.device.is_cuda else self.memory.peak_resident_bytes
 
     @property
     def phases_until_first_answer(self) -> list[Phase]:
-        """Return all phases except the calls that a build needed after its first answer."""
+        """All phases except the calls that a build needed after its first answer."""
         return [phase for phase in self.phases if phase.name != SETTLE]
 
     @property
@@ -684,12 +684,12 @@ class Record(Frozen):
 
     @property
     def built_at(self) -> str:
-        """Return when an earlier run built it, whose build times these are then, or nothing."""
+        """When an earlier run built it, whose build times these are then, or nothing."""
         return max((phase.built_at for phase in self.phases), default="")
 
     @property
     def warm_start(self) -> Process | None:
-        """Return the process whose start was the median of those from the caches and the artefact of another one."""
+        """The process whose start was the median of those from the caches and the artefact of another one."""
         warm = sorted(
             (process for process in self.processes if process.warm), key=lambda process: process.first_answer_s
         )
@@ -800,7 +800,7 @@ class Report(Frozen):
 
     @property
     def lacks_only_starts(self) -> bool:
-        """Return True if the run was interrupted when all its cells had ended, before all starts were measured."""
+        """True if the run was interrupted when all its cells had ended, before all starts were measured."""
         is_ended = not any(record.is_in_part for record in self.records)
         return not self.complete and is_ended and bool(self.request.get("starts"))
 

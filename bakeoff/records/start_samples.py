@@ -43,7 +43,7 @@ class StartedCell(Frozen):
 
     @property
     def is_program(self) -> bool:
-        """Return True for a program in C++, which needs libraries in place of distributions."""
+        """True for a program in C++, which needs libraries in place of distributions."""
         return self.script.endswith(".cpp")
 
     @property

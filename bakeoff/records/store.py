@@ -94,7 +94,7 @@ class FirstBuild(Frozen):
 
     @property
     def has_artefact(self) -> bool:
-        """Return True if a later process can start from something. Calls and captured graphs leave nothing."""
+        """True if a later process can start from something. Calls and captured graphs leave nothing."""
         return any(phase.name not in (CAPTURE, FIRST_CALL, SETTLE) for phase in self.phases)
 
 
@@ -391,7 +391,7 @@ class Store:
 
     @property
     def elapsed_s(self) -> float:
-        """Return the seconds of measuring so far, over all resumptions, up to the last epoch where SIGKILL ended it."""
+        """The seconds of measuring so far, over all resumptions, up to the last epoch where SIGKILL ended it."""
         path = self.root / "elapsed_s"
         return float(path.read_text()) if path.exists() else 0.0
 
@@ -426,7 +426,6 @@ class Store:
 
 
 def _read(path: Path, kind: type[Kept]) -> Kept | None:
-    """Return what was kept in a file, or None if there is no such file."""
     return kind.model_validate_json(path.read_bytes()) if path.exists() else None
 
 

@@ -123,14 +123,12 @@ def again(commands: str) -> list[str]:
     lines = [line for line in visible(commands).splitlines() if line.strip()]
     for option in ("--junit", "--summary"):
         lines = [with_option(line, option) for line in lines]
-    lines = [with_option(line, "--out", f"{folder}-again") if (folder := _folder_of(line)) else line for line in lines]
+    folders = [",".join(values_of(line, "--out")).rstrip("/") for line in lines]
+    pairs = zip(lines, folders, strict=True)
+    lines = [with_option(line, "--out", f"{folder}-again") if folder else line for line, folder in pairs]
     return [
         _with_words(line, lambda words: [word for word in words if word not in ("--json", "--quiet")]) for line in lines
     ]
-
-
-def _folder_of(command: str) -> str:
-    return ",".join(values_of(command, "--out")).rstrip("/")
 
 
 def with_option(command: str, option: str, value: str = "") -> str:

@@ -86,23 +86,8 @@ class AccessKind(StrEnum):
     ATTRIBUTE = "attribute"  # or a variable of the model's file, on which no answer depends
 
     @property
-    def is_read(self) -> bool:
-        return self in (
-            AccessKind.CLOCK,
-            AccessKind.VARIABLE,
-            AccessKind.READ_FILE,
-            AccessKind.READ_FOLDER,
-            AccessKind.DATABASE,
-        )
-
-    @property
     def is_path(self) -> bool:
-        return self in (
-            AccessKind.READ_FILE,
-            AccessKind.WRITTEN_FILE,
-            AccessKind.READ_FOLDER,
-            AccessKind.MADE_FOLDER,
-        )
+        return self in (AccessKind.READ_FILE, AccessKind.WRITTEN_FILE, AccessKind.READ_FOLDER, AccessKind.MADE_FOLDER)
 
 
 class Access(Frozen):
@@ -112,43 +97,36 @@ class Access(Frozen):
     name: str = ""  # of the variable, the file or the attribute
 
 
-_VERBS = {
-    AccessKind.SET_VARIABLE: "sets",
-    AccessKind.MADE_FOLDER: "makes",
-    AccessKind.DATABASE: "queries",
-    AccessKind.WRITTEN_FILE: "writes",
-    AccessKind.PRINT: "prints",
-    AccessKind.LOG: "logs to",
-    AccessKind.PROGRAM: "starts",
-    AccessKind.NETWORK: "connects to",
-    AccessKind.ATTRIBUTE: "changes",
+WORDS = {
+    AccessKind.CLOCK: ("reads", "the clock"),
+    AccessKind.VARIABLE: ("reads", "the variable"),
+    AccessKind.SET_VARIABLE: ("sets", "the variable"),
+    AccessKind.READ_FILE: ("reads", "the file"),
+    AccessKind.WRITTEN_FILE: ("writes", "the file"),
+    AccessKind.READ_FOLDER: ("reads", "the folder"),
+    AccessKind.MADE_FOLDER: ("makes", "the folder"),
+    AccessKind.DATABASE: ("queries", "a database"),
+    AccessKind.PRINT: ("prints", ""),
+    AccessKind.LOG: ("logs to", ""),
+    AccessKind.PROGRAM: ("starts", ""),
+    AccessKind.NETWORK: ("connects to", ""),
+    AccessKind.ATTRIBUTE: ("changes", ""),
 }
-"""What a call does outside. Every other access reads."""
-
-_NOUNS = {
-    AccessKind.CLOCK: "the clock",
-    AccessKind.VARIABLE: "the variable",
-    AccessKind.SET_VARIABLE: "the variable",
-    AccessKind.READ_FOLDER: "the folder",
-    AccessKind.MADE_FOLDER: "the folder",
-    AccessKind.DATABASE: "a database",
-    AccessKind.READ_FILE: "the file",
-    AccessKind.WRITTEN_FILE: "the file",
-}
+"""What a call does outside, and to what."""
 
 
 def is_reading(accesses: Sequence[Access]) -> bool:
     """Return True if something is read from outside, which may be another thing in the next call."""
-    return any(access.kind.is_read for access in accesses)
+    return any(WORDS[access.kind][0] in ("reads", "queries") for access in accesses)
 
 
 def of_accesses(accesses: Sequence[Access]) -> str:
     """Return what is accessed as a part of a sentence, such as `reads the file bias.txt and prints`."""
     by_verb: dict[str, list[str]] = {}
     for access in accesses:
+        verb, noun = WORDS[access.kind]
         name = (access.kind.is_path and PurePath(access.name).name) or access.name
-        noun = (_NOUNS.get(access.kind, ""), name)
-        by_verb.setdefault(_VERBS.get(access.kind, "reads"), []).append(" ".join(filter(None, noun)))
+        by_verb.setdefault(verb, []).append(" ".join(filter(None, (noun, name))))
     return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
@@ -186,12 +164,12 @@ class ModelTraits(Frozen):
 
     @property
     def draws_independently(self) -> bool:
-        """Return True for a random model whose next draw does not depend on a state, but for that of a generator."""
+        """True for a random model whose next draw does not depend on a state, but for that of a generator."""
         return self.is_random and all(name.startswith("random generator") for name in self.state)
 
     @property
     def begins_alike(self) -> bool:
-        """Return True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
+        """True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
         return not (self.is_random or self.state or self.clock_s is not None)
 
 

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +17,12 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_parts
-from bakeoff.shipping.sample_facts import Sample
+from bakeoff.shipping.sample_facts import TYPES, Sample
 
 PROGRAM = "main.cpp"
 
 LONGEST_BUILD_S = 600.0
 
-
-@dataclass(frozen=True)
-class _Type:
-    """The names of a type. Without one in C++, only torch's own library has it."""
-
-    torch: str
-    cpp: str = ""
-    onnx: int = 0  # TensorProto.DataType
-    openvino: str = ""
-    size_bytes: int = 0
-
-
-_TYPES = {
-    "float32": _Type("kFloat", "float", 1, "F32", 4),
-    "float64": _Type("kDouble", "double", 11, "F64", 8),
-    "float16": _Type("kHalf"),
-    "bfloat16": _Type("kBFloat16"),
-    "int8": _Type("kChar", "int8_t", 3, "I8", 1),
-    "int16": _Type("kShort", "int16_t", 5, "I16", 2),
-    "int32": _Type("kInt", "int32_t", 6, "I32", 4),
-    "int64": _Type("kLong", "int64_t", 7, "I64", 8),
-    "uint8": _Type("kByte", "uint8_t", 2, "U8", 1),
-    "bool": _Type("kBool", "bool", 9, "BOOLEAN", 1),
-    "complex64": _Type("kComplexFloat"),
-}
-"""By torch's names in Python."""
 
 CPP20_SINCE = (2, 10)
 """The headers of torch from this version on are compiled as C++20, and those of earlier ones as C++17."""
@@ -72,7 +45,8 @@ def write(report: Report, record: Record, runtime: Runtime, sample: Sample, fold
     """Write the program, and the sample as files of raw numbers. Return the program's name."""
     assert runtime.cpp is not None
     types = {*sample.inputs, *(output.type for output in sample.outputs)}
-    if unknown := {kind for kind in types if kind not in _TYPES or not (_TYPES[kind].cpp or runtime.cpp.needs_torch)}:
+    # without a name in C++, only torch's own library has a type
+    if unknown := {kind for kind in types if kind not in TYPES or not (TYPES[kind].cpp or runtime.cpp.needs_torch)}:
         raise UsageError(f"{record.cell.id} cannot be exported: no type {', '.join(sorted(unknown))} in the program")
     loading = _loading(record)
     versions = {**report.environment.versions, **record.versions}
@@ -154,7 +128,7 @@ def _write_sample(
                 "total": math.prod(output.shape),
                 "places": f"sample/places_{number}.bin" if f"places_{number}" in arrays else "",
                 "allowed": output.allowed,
-                "size_bytes": math.prod(output.shape) * _TYPES[output.type].size_bytes,
+                "size_bytes": math.prod(output.shape) * TYPES[output.type].size_bytes,
                 **_type(output.type),
             }
             for number, output in enumerate(sample.outputs)
@@ -167,7 +141,7 @@ def _write_sample(
 
 
 def _type(name: str) -> dict[str, object]:
-    kind = _TYPES[name]
+    kind = TYPES[name]
     return {"torch_type": kind.torch, "c_type": kind.cpp, "onnx_type": kind.onnx, "openvino_type": kind.openvino}
 
 

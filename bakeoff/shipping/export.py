@@ -257,7 +257,7 @@ def _runtime_of(record: Record, run: Path, with_models: bool) -> Runtime:
     elif runtime is not None and runtime.pickles and not with_models:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
     elif runtime is None:
-        having = script_parts.backends_with_runtime(cell.device)
+        having = script_parts.backends_that(lambda backend: backend.runtime(cell.device))
         reason = f"nothing loads what {cell.backend} builds, only that of {having}{kept}"
     elif cell.mode not in backend.mode_names():
         reason = f"this version does not have its mode{kept}"
@@ -371,7 +371,7 @@ def description(report: Report, record: Record, runtime: Runtime, sample: Sample
         "settings": {
             **loading,
             **{name: settings[name] for name in SETTINGS},
-            "variables": settings["variables"] if runtime.uses_torch else {},  # nothing else reads them
+            "variables": settings["variables"] if "torch" in runtime.libraries else {},  # nothing else reads them
         },
         "reported": settings["reported"],
         "inputs": [

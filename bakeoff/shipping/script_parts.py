@@ -15,9 +15,8 @@ from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.backends.standalone import literal
 from bakeoff.measuring.variables import READ_AT_START
-from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.schema import Cell, Record, Report
+from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import counted, one_line, spell_ms
 
 MAX_CELLS_NAMED = 6
@@ -32,7 +31,11 @@ def find_record(report: Report, name: str) -> Record:
     if name in ids:
         return ids[name]
     named = [record for record in report.records if record.cell.label == name]
-    begun = [record for record in report.records if name and _begins(record.cell, name)]
+    begun = [
+        record
+        for record in report.records
+        if name and (record.cell.id.startswith(name) or record.cell.label.startswith(name))
+    ]
     for matching in (named, begun):
         if len(matching) == 1:
             return matching[0]
@@ -48,11 +51,6 @@ def some(names: Iterable[str]) -> str:
     all_names = list(names)
     more = f" and {len(all_names) - MAX_CELLS_NAMED} more" if len(all_names) > MAX_CELLS_NAMED else ""
     return ", ".join(all_names[:MAX_CELLS_NAMED]) + more
-
-
-def backends_with_runtime(device: Device) -> str:
-    """Return the names of the backends whose artefact can be loaded on this device, for a message."""
-    return backends_that(lambda backend: backend.runtime(device))
 
 
 def backends_that(has: Callable[[Backend], object]) -> str:
@@ -153,10 +151,6 @@ def _result(record: Record) -> str:
 
 def _pairs(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _begins(cell: Cell, name: str) -> bool:
-    return cell.id.startswith(name) or cell.label.startswith(name)
 
 
 ENVIRONMENT = jinja2.Environment(

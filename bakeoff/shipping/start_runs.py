@@ -274,7 +274,10 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
         _, script = export.export(path, record.cell.id, folder, with_models=True, compiles=False)
     except BakeoffError as error:
         return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
-    sizes = _sizes((folder / "requirements.txt").read_text(encoding="utf-8").splitlines())
+    sizes = None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        requirements = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        sizes = script_environment.sizes_of(requirements)
     python = sys.executable
     is_model = record.cell.backend == BASELINE  # whose code may import anything that is here
     with contextlib.suppress(OSError):  # without links it runs in this environment
@@ -326,13 +329,6 @@ def _prepare_program(
 
 def _staged(python: str, folder: Path) -> list[str]:
     return [python, str(_CHILD), str(folder)]
-
-
-def _sizes(requirements: Sequence[str]) -> dict[str, int] | None:
-    try:
-        return script_environment.sizes_of(requirements)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _memory(pid: int) -> tuple[int | None, int | None]:

@@ -10,23 +10,9 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import counted
 from bakeoff.shipping import script_parts
-from bakeoff.shipping.sample_facts import Sample
+from bakeoff.shipping.sample_facts import TYPES, Sample
 
 SCRIPT = "model.py"
-
-TYPES = {
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "float16": "TYPE_FP16",
-    "bfloat16": "TYPE_BF16",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "uint8": "TYPE_UINT8",
-    "bool": "TYPE_BOOL",
-}
-"""The server's names of types, by torch's."""
 
 
 def require(record: Record, runtime: Runtime) -> TritonBackend:
@@ -66,7 +52,7 @@ def _facts(
         [f"OUTPUT__{number}" for number in range(len(sample.outputs))],
     )
     types = [*sample.inputs, *(output.type for output in sample.outputs)]
-    if unknown := set(types) - TYPES.keys():
+    if unknown := {kind for kind in types if kind not in TYPES or not TYPES[kind].triton}:
         raise UsageError(f"{cell.id} cannot be exported: Triton has no type {', '.join(sorted(unknown))}")
     common = script_parts.common_settings(report, record)
     threads = settings.threads if settings else common["threads"]
@@ -81,11 +67,11 @@ def _facts(
         "torch": versions.get("torch", ""),
         "versions": ", ".join(f"{library} {versions[library]}" for library in runtime.libraries if library in versions),
         "inputs": [
-            {"name": name, "type": TYPES[kind], "shape": shape}
+            {"name": name, "type": TYPES[kind].triton, "shape": shape}
             for name, kind, shape in zip(inputs, sample.inputs, sample.input_shapes, strict=True)
         ],
         "outputs": [
-            {"name": name, "type": TYPES[output.type], "shape": output.shape}
+            {"name": name, "type": TYPES[output.type].triton, "shape": output.shape}
             for name, output in zip(outputs, sample.outputs, strict=True)
         ],
         "instances": settings.instances if settings else 1,

@@ -97,5 +97,5 @@ def test_starts_are_part_of_the_plan_and_take_half_of_a_budget_at_most(tmp_path:
     assert with_starts.seconds - without.seconds == pytest.approx(seconds)
     request = Request(models=(f"{file}:factory",), backends=("eager", "null"), devices=("cpu",), starts=True)
     for budget, reserved_s in {"10m": seconds, "60s": 30.0, "": 0.0}.items():
-        bounded = request.model_copy(update={"budget": Duration.parse_budget(budget) if budget else None})
+        bounded = request.model_copy(update={"budget": Duration.parse(budget, "--budget") if budget else None})
         assert _reserved_for_starts_s(bounded, plan(bounded)) == pytest.approx(reserved_s)

@@ -393,8 +393,8 @@ def test_values_are_stored_as_they_are_typed_and_read_back() -> None:
     ("text", "spelled"), [("90", "90s"), ("60s", "60s"), ("2m", "2m"), ("1h", "60m"), ("3h", "3h"), ("1.5m", "90s")]
 )
 def test_a_duration_is_spelled_as_a_user_would(text: str, spelled: str) -> None:
-    assert str(Duration.parse_budget(text)) == spelled
-    assert Duration.parse_budget(spelled) == Duration.parse_budget(text)
+    assert str(Duration.parse(text, "--budget")) == spelled
+    assert Duration.parse(spelled, "--budget") == Duration.parse(text, "--budget")
 
 
 @pytest.mark.parametrize("text", ["2GB", "1.5GB", "500MB", "3kB", "7B"])

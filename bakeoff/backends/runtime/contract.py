@@ -38,12 +38,12 @@ class TensorSpec:
 
     @property
     def numpy_type(self) -> str:
-        """Return NumPy's name of the type. Raw words stand for a type that NumPy lacks."""
+        """NumPy's name of the type. Raw words stand for a type that NumPy lacks."""
         return WORDS.get(self.type, self.type)
 
     @property
     def served(self) -> str:
-        """Return the type and the sizes in words, such as `float32 (1 to 64, 256)`."""
+        """The type and the sizes in words, such as `float32 (1 to 64, 256)`."""
         sizes = [
             "{} to {}".format(*self.ranges[axis]) if axis in self.ranges else str(size)
             for axis, size in enumerate(self.shape)

@@ -184,16 +184,20 @@ class Execution(contract.Execution):
     def bind(self, tensors: Sequence[torch.Tensor]) -> None:
         """Bind inputs, on the current stream. Raise BakeoffError for a shape or a type that the engine does not
         take."""
+        import torch
+
         self._copied = []
         for (name, wanted), tensor in zip(self._inputs, tensors, strict=True):
             if wanted is None:
                 continue
-            shape = tuple(tensor.shape)
-            if not _fits(shape, wanted[0]) or not _converts(tensor.dtype, wanted[1]):
+            shape, (axes, dtype) = tuple(tensor.shape), wanted
+            fits = len(shape) == len(axes) and all(own in (size, -1) for size, own in zip(shape, axes, strict=True))
+            is_narrowed = tensor.dtype is torch.int64 and dtype is torch.int32
+            if not fits or not (tensor.dtype is dtype or is_narrowed):
                 raise BakeoffError(f"input '{name}' is {tensor.dtype} {shape}, the engine takes {wanted}")
             if self._is_open and not self.context.set_input_shape(name, shape):
                 raise self._owner.complaints.failure(f"TensorRT did not take the shape {shape} of input '{name}'")
-            self._set_address(name, self._readable(name, tensor, wanted[1]))
+            self._set_address(name, self._readable(name, tensor, dtype))
         if self._is_open:
             self._bind_outputs(tuple(tuple(tensor.shape) for tensor in tensors))
         self._bound = tensors  # TensorRT holds only their addresses
@@ -312,16 +316,6 @@ def current_stream_handle(device: torch.device) -> int:
     import torch
 
     return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-def _fits(shape: Shape, wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and all(size in (own, -1) for own, size in zip(shape, wanted, strict=True))
-
-
-def _converts(dtype: torch.dtype, wanted: torch.dtype) -> bool:
-    import torch
-
-    return dtype is wanted or (dtype is torch.int64 and wanted is torch.int32)
 
 
 def torch_type(dtype: trt.DataType) -> torch.dtype:

@@ -8,6 +8,8 @@ import torch
 
 from .contract import Artifact, Execution
 
+Tensors = Sequence[torch.Tensor]
+
 
 def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor over the memory of an array, which has words for a type that NumPy lacks."""
@@ -41,7 +43,7 @@ class OwnStream:
         current.wait_stream(self.stream)
 
 
-def copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+def copy(sources: Tensors, targets: Tensors) -> None:
     for source, target in zip(sources, targets, strict=True):
         if 0 in target.stride():  # an expanded tensor holds each value once
             once = tuple(slice(None if stride else 1) for stride in target.stride())
@@ -52,20 +54,14 @@ def copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> No
 class Replayed(Execution):
     """Calls over fixed buffers, such as those of a CUDA graph. Binding copies the inputs there."""
 
-    def __init__(
-        self,
-        buffers: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor],
-        run: Callable[[], None],
-        stream: torch.cuda.Stream,
-    ) -> None:
+    def __init__(self, buffers: Tensors, results: Tensors, run: Callable[[], None], stream: torch.cuda.Stream) -> None:
         self._buffers, self._results, self._run, self.stream = buffers, results, run, stream
 
-    def bind(self, inputs: Sequence[torch.Tensor]) -> None:
+    def bind(self, inputs: Tensors) -> None:
         copy(inputs, self._buffers)
 
     def run(self) -> None:
         self._run()
 
-    def results(self) -> Sequence[torch.Tensor]:
+    def results(self) -> Tensors:
         return self._results

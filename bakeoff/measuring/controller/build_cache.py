@@ -167,7 +167,19 @@ class BuildCache:
         return None
 
     def _ceilings(self, machine: Environment, device: Device, precision: Precision) -> Path:
-        return self.folder / f"{CEILINGS}{_key_of_ceilings(machine, device, precision)}.json"
+        """Return the file of what a machine can do. Its name is a key of all that decides that, and of its source."""
+        source = Path(isolation.__file__).parent / "worker" / "ceilings.py"
+        gpu = {"name", "driver", "max_sm_clock_mhz", "power_limit_w"}
+        fixed = {"hostname", "os", "cpu", "usable_cores", "governor", "torch_threads", "cuda", "container", "variables"}
+        facts = {
+            "device": device.slug,
+            "precision": precision,
+            "machine": machine.model_dump(mode="json", include=fixed),
+            "gpus": [card.model_dump(mode="json", include=gpu) for card in machine.gpus],
+            "torch": machine.versions.get("torch"),
+            "measured by": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
+        }
+        return self.folder / f"{CEILINGS}{_digest(facts)}.json"
 
     def entries(self) -> list[CachedBuild]:
         """Return all complete builds, those that were used last first."""
@@ -276,23 +288,6 @@ def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
         "variables": dict(sorted(variables_of_builds(os.environ).items())),
     }
     return _digest(facts)
-
-
-def _key_of_ceilings(machine: Environment, device: Device, precision: Precision) -> str:
-    """Return the key of what a machine can do: all that decides it, and the source of its measurement."""
-    source = Path(isolation.__file__).parent / "worker" / "ceilings.py"
-    gpu = {"name", "driver", "max_sm_clock_mhz", "power_limit_w"}
-    fixed = {"hostname", "os", "cpu", "usable_cores", "governor", "torch_threads", "cuda", "container", "variables"}
-    return _digest(
-        {
-            "device": device.slug,
-            "precision": precision,
-            "machine": machine.model_dump(mode="json", include=fixed),
-            "gpus": [card.model_dump(mode="json", include=gpu) for card in machine.gpus],
-            "torch": machine.versions.get("torch"),
-            "measured by": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
-        }
-    )
 
 
 def _digest(facts: object) -> str:

@@ -37,7 +37,6 @@ class ProcessStage(Enum):
 
     @property
     def goes_on(self) -> bool:
-        """Return True while something is done in the process, unless it is held."""
         return self in (ProcessStage.LOADING, ProcessStage.BUILDING, ProcessStage.WARMING_UP)
 
 
@@ -157,7 +156,7 @@ class CellProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Return True once it has come as far as it may before its epoch."""
+        """True once it has come as far as it may before its epoch."""
         return self.stage in (ProcessStage.LOADED, ProcessStage.BUILT)
 
     @property
@@ -209,21 +208,15 @@ class CellProcess:
     def around(self) -> list[AroundCall]:
         return [call.model_copy(update={"process": self.epoch}) for call in self.further.around]
 
-    @property
-    def all_phases(self) -> list[Phase]:
-        """Return the phases that the cell takes alone, whichever process did them."""
-        first = self.first_build
-        return phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases
-
     def summary(self) -> Process:
-        median_ms = fit({"": series_of(self.bursts)}).latency_ms.get("")
+        first = self.first_build
         return Process(
             index=self.epoch,
             warm=self.is_warm and not self.first_build,
             build=self.build,
-            phases=self.all_phases,
+            phases=phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases,
             calls=sum(len(burst.samples_ns) for burst in self.bursts),
-            median_ms=median_ms,
+            median_ms=fit({"": series_of(self.bursts)}).latency_ms.get(""),
         )
 
     def as_build(self, folder: Path, before: FirstBuild | None) -> FirstBuild:

@@ -82,7 +82,7 @@ class GrowingRecord:
     """The record of a cell, to which each of its processes adds what it has told."""
 
     def __init__(
-        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None = None
+        self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None
     ) -> None:
         """Begin with nothing, or with the record of the processes that an interrupted run has `kept`."""
         self.known = kept  # of processes that ended well
@@ -188,6 +188,9 @@ class GrowingRecord:
             failure = wrong_outputs(after, "right at first, wrong after measuring", ready.placement)
         elif self._planned.strict:
             status, failure = Status.FALLBACK, shortfall(placement, self._cell.backend)
+        spans: dict[int, dict[int, tuple[int, int]]] = {}
+        for axis in self._planned.open_axes:
+            spans.setdefault(axis.tensor, {})[axis.axis] = axis.low, axis.high
         worst = after if after and before.passed and not after.passed else before
         if after:
             is_only_inexact = all(check.passed or check.is_only_inexact for check in (before, after))
@@ -199,13 +202,17 @@ class GrowingRecord:
             status if failure else Status.OK,
             failure,
             accuracy=worst,
-            doubts=[*self._first_doubts(ready), *doubts_of_finished(finished)],
+            doubts=[
+                *doubts_of_ready(ready, self._traits or NO_TRAITS),
+                *([self._failed_build] if self._failed_build else []),
+                *doubts_of_finished(finished),
+            ],
             memory=with_peaks_of(finished.memory if finished else ready.memory, made),
             placement=placement,
-            **_measured_further(live),
+            **{name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")},
             around=live.around,
             recompiled=ready.recompiled,
-            open_axes=_spans(self._planned),
+            open_axes=spans,
         )
 
     def _further(self, record: Record, live: CellProcess, finished: Finished | None = None) -> Record:
@@ -224,10 +231,6 @@ class GrowingRecord:
                 **self._failed_check(record, *checks),
             }
         )
-
-    def _first_doubts(self, ready: Ready) -> list[RecordDoubt]:
-        doubts = doubts_of_ready(ready, self._traits or NO_TRAITS)
-        return [*doubts, self._failed_build] if self._failed_build else doubts
 
     def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
@@ -259,11 +262,6 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
 
 
-def _measured_further(live: CellProcess) -> dict[str, Any]:
-    """Return what the first process alone measures after its bursts, as fields of its record."""
-    return {name: getattr(live.further, name) for name in ("throughput", "device_time", "energy", "stages")}
-
-
 def common_fields(planned: PlannedCell) -> dict[str, Any]:
     """Return the fields that every record has, even if the cell was never started."""
     return {
@@ -271,13 +269,6 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
         "command": with_variables(command_for(planned.cell, planned.options), os.environ),
         **facts_of_backend(planned.cell),
     }
-
-
-def _spans(planned: PlannedCell) -> dict[int, dict[int, tuple[int, int]]]:
-    spans: dict[int, dict[int, tuple[int, int]]] = {}
-    for axis in planned.open_axes:
-        spans.setdefault(axis.tensor, {})[axis.axis] = axis.low, axis.high
-    return spans
 
 
 def facts_of_backend(cell: Cell) -> dict[str, str]:

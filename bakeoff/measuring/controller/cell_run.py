@@ -49,7 +49,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import Burst, Cell, Conditions, KernelTimes, Record, Status, WarmUp
+from bakeoff.records.schema import Burst, Conditions, Record, Status, WarmUp
 from bakeoff.records.store import UnfinishedCell
 
 TICK_S = 0.5
@@ -104,7 +104,7 @@ class CellRun:
 
         `builds` is a folder that is kept or shared. Without `metrics` nothing is evaluated.
         """
-        self.planned = planned
+        self.planned, self.cell = planned, planned.cell
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
@@ -122,14 +122,10 @@ class CellRun:
         self._last_process_s = kept.last_process_s if kept else 0.0
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
-        self._built = {build for build in made if self._folder_of(build).exists()}  # that a process was measured with
+        self._built = {build for build in made if self._builds.of(build).exists()}  # that a process was measured with
         self._builds.enter(self.cell.label, bool(self._built))
         if kept is None and self._builds.from_before:
             self.peak_memory = self._builds.from_before.memory
-
-    @property
-    def cell(self) -> Cell:
-        return self.planned.cell
 
     @property
     def process(self) -> CellProcess:
@@ -146,12 +142,12 @@ class CellRun:
 
     @property
     def was_measured(self) -> bool:
-        """Return True when a process of the cell has ended well, so that it has a record."""
+        """True when a process of the cell has ended well, so that it has a record."""
         return self._growing.known is not None
 
     @property
     def starts_warm(self) -> bool:
-        """Return True when the next process starts from what an earlier one has left, or one of the cell's family."""
+        """True when the next process starts from what an earlier one has left, or one of the cell's family."""
         return self._next_build in self._built or self._next_build in self._builds.made
 
     @property
@@ -160,32 +156,32 @@ class CellRun:
 
     @property
     def may_launch(self) -> bool:
-        """Return True unless the process would have to know whether it builds or loads, and that is open yet."""
+        """True unless the process would have to know whether it builds or loads, and that is open yet."""
         return not (self._is_ahead_of_time and self.waits_for_another)
 
     @property
     def was_built_before(self) -> bool:
-        """Return True when an interrupted run has built the cell, and has measured no process of it."""
+        """True when an interrupted run has built the cell, and has measured no process of it."""
         return self._builds.from_before is not None and not self.was_measured and not self.cell.dynamic
 
     @property
     def cached_at(self) -> str:
-        """Return when an earlier run built the cell, whose build is used again. Otherwise return an empty string."""
+        """When an earlier run built the cell, whose build is used again. Otherwise an empty string."""
         before = self._builds.from_before if self._builds.is_cached and not self.was_measured else None
         return before.built_at if before else ""
 
     @property
     def builds_alone(self) -> bool:
-        """Return True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
+        """True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
         if not self.cell.device.is_cuda:
             return True
-        built = self._folder_of(self._next_build) / "artifact"
+        built = self._builds.of(self._next_build) / "artifact"
         finds_choices = self.starts_warm and self._backend.keeps_choices(self.cell, built)
         return self._backend.times_kernels(self.cell) and not finds_choices
 
     @property
     def tunes_beside_builds(self) -> bool:
-        """Return True if it tries out kernels while cells build beside it that try out none."""
+        """True if it tries out kernels while cells build beside it that try out none."""
         return self.builds_alone and self.cell.device.is_cuda and self._backend.tunes_beside_builds
 
     @property
@@ -211,7 +207,7 @@ class CellRun:
         self.launch(self._run.launchers.of_environment(self.cell.environment).first, epoch=0)
         while self.process.stage is not ProcessStage.WARM:
             if not self.process.stage.goes_on:
-                self.take_turn()
+                self.process.take_turn(self._now_s())
             self._run.machine.wait([self.process.worker], TICK_S)
             self.poll()
             self._run.progress.tick()
@@ -260,12 +256,13 @@ class CellRun:
         One of a later epoch starts from what is built. So it builds at once, unless its build tries out kernels.
         """
         is_packaged = self._is_ahead_of_time and not live.is_warm
+        measuring = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
         may_build = live.is_ahead and not self.builds_alone
         if not live.is_warm:
             self._builds.clear_once(live.build)
         if is_packaged:
             self._builds.begin(live.build, self.cell.label)
-        self._start_worker(live, PackageCell if is_packaged else self._measuring_job)
+        self._start_worker(live, PackageCell if is_packaged else measuring)
         if may_build:
             live.worker.send(Build())  # which it takes once it has loaded
         yield ReadyToBuild
@@ -319,11 +316,7 @@ class CellRun:
     def _share_build(self, live: CellProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""
         if not live.is_warm:
-            self._builds.done(live.build, live.as_build(self._folder_of(live.build), self._builds.made.get(live.build)))
-
-    @property
-    def _measuring_job(self) -> type[MeasureCell | MeasurePackagedCell]:
-        return MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+            self._builds.done(live.build, live.as_build(self._builds.of(live.build), self._builds.made.get(live.build)))
 
     @property
     def _known_warm_up(self) -> WarmUp | None:
@@ -333,9 +326,6 @@ class CellRun:
             return None
         warm_up = before.warm_ups.get(self.cell.configuration)
         return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
-
-    def take_turn(self) -> None:
-        self.process.take_turn(self._now_s())
 
     def poll(self) -> None:
         """Take what the process has said, and do not wait."""
@@ -415,12 +405,12 @@ class CellRun:
 
     @property
     def is_right(self) -> bool:
-        """Return True when its process has answered rightly so far, or so that its errors may be accepted."""
+        """True when its process has answered rightly so far, or so that its errors may be accepted."""
         return self.process.warm.accuracy.passed or self.may_be_accepted
 
     @property
     def may_be_accepted(self) -> bool:
-        """Return True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
+        """True if what the check of its answers rejects is accepted, or may be when it has been evaluated."""
         accuracy = self.process.warm.accuracy
         return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
@@ -463,27 +453,27 @@ class CellRun:
         live.worker.send(wanted)
         live.further = self._await(live, FurtherMeasured)
 
-    def last_step(self, evaluate_ends_s: float = math.inf) -> Finish:
+    def last_step(self) -> Finish:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
-        first process, until `evaluate_ends_s`. So is the memory of an engine on a CPU, where there is time for it: on a
-        GPU, a second copy of the build may leave others no memory.
+        first process, while the contest has time. So is the memory of an engine on a CPU, where there is time for it:
+        on a GPU, a second copy of the build may leave others no memory.
         """
-        is_first, now_s = not self._growing.processes, self._now_s()
-        has_time = min(evaluate_ends_s - now_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
+        is_first, left_s = not self._growing.processes, self._run.time_plan.contest_ends_s - self._now_s()
+        has_time = min(left_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
         return Finish(
             with_trace=self.process.has_energy and self.cell.device.is_cuda,
-            with_metrics=is_first and self.is_evaluated and now_s < evaluate_ends_s,
+            with_metrics=is_first and self.is_evaluated and left_s > 0,
             with_engine_memory=is_first and not self.cell.device.is_cuda and has_time,
         )
 
-    def begin_finish(self, evaluate_ends_s: float = math.inf) -> None:
+    def begin_finish(self) -> None:
         live = self.process
-        live.has_all_bursts, live.last = True, self.last_step(evaluate_ends_s)
+        live.has_all_bursts, live.last = True, self.last_step()
         live.worker.send(live.last)
 
-    def finish(self, evaluate_ends_s: float = math.inf) -> None:
+    def finish(self) -> None:
         """Wait until the process has taken its last step, and let it go.
 
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
@@ -492,8 +482,13 @@ class CellRun:
         finished = self._await(live, Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
-            metrics = self._evaluated(live, evaluate_ends_s) if evaluates else None
-        kernel_times = self._kernels(live) if live.last.with_trace and not live.worker.is_over else None
+            metrics = self._evaluated(live) if evaluates else None
+        kernel_times = None
+        if live.last.with_trace and not live.worker.is_over:
+            # a process that fails in the trace has told everything else
+            with contextlib.suppress(WorkerEnded, DeadlinePassed):
+                event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
+                kernel_times = event.times if isinstance(event, KernelsTraced) else None
         if live.last.only_checks:
             live.worker.kill()
             self._leaving.append(live.worker)
@@ -509,26 +504,18 @@ class CellRun:
         while self._leaving:
             self._leaving.pop().end()
 
-    def _kernels(self, live: CellProcess) -> KernelTimes | None:
-        """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
-        try:
-            event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
-        except (WorkerEnded, DeadlinePassed):
-            return None
-        return event.times if isinstance(event, KernelsTraced) else None
-
     @property
     def is_evaluated(self) -> bool:
         return self._metrics is not None and self._metrics.reference.failure is None
 
-    def _evaluated(self, live: CellProcess, ends_s: float) -> Metrics:
+    def _evaluated(self, live: CellProcess) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing.
 
         It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
         """
         limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
         assert self._metrics is not None, "the build is evaluated"
-        left_s = ends_s - begun_s
+        left_s = self._run.time_plan.contest_ends_s - begun_s
         if not live.last.with_metrics:
             return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:
@@ -598,7 +585,7 @@ class CellRun:
     @property
     def artifact(self) -> Path:
         """The folder of what the backend has built, first of several times: phases and memory are of this build."""
-        return self._folder_of(0) / "artifact"
+        return self._builds.of(0) / "artifact"
 
     def give_up(self) -> None:
         """End its process, which has measured nothing yet."""
@@ -617,11 +604,8 @@ class CellRun:
 
     @property
     def _next_build(self) -> int:
-        """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
+        """The build of the next process. They take turns, so that a drift of the machine hits all of them."""
         return len(self._growing.processes) % self._run.sampling.builds
-
-    def _folder_of(self, build: int) -> Path:
-        return self._builds.of(build)
 
     def _forget_live(self) -> None:
         self._left_s, self._live = self._time_left_s, None
@@ -632,7 +616,7 @@ class CellRun:
             cell=self.cell,
             reference=self._run.store.reference(self.cell.reference_id).resolve(),
             sampling=self._run.sampling,
-            shared_folder=self._folder_of(process.build),
+            shared_folder=self._builds.of(process.build),
             is_first=not (self.was_measured or process.is_ahead),
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
-from bakeoff.judging.ranking import baseline_of, beaten, contenders
+from bakeoff.judging.ranking import Ranking, baseline_of, beaten, contenders
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
@@ -57,9 +57,9 @@ class ContestRun:
         self,
         measurement: RunContext,
         cells: Sequence[CellRun],
-        kept: UnfinishedContest | None = None,
-        known_size: Memory | None = None,
-        stand_ins: Sequence[tuple[CellRun, str]] = (),
+        kept: UnfinishedContest | None,
+        known_size: Memory | None,
+        stand_ins: Sequence[tuple[CellRun, str]],
     ) -> None:
         """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs.
 
@@ -87,8 +87,12 @@ class ContestRun:
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
-            sign = 1 if self._time_plan.has_budget else -1
-            self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: sign * self._seconds_of_start(cell_run))
+            steps = {cell_run: PlanStep.START if cell_run.cached_at else PlanStep.BUILD for cell_run in self._cells}
+            self._cells[1:] = sorted(
+                self._cells[1:],
+                key=lambda cell_run: self._seconds_of(steps[cell_run], [cell_run]),
+                reverse=not self._time_plan.has_budget,
+            )
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
@@ -96,33 +100,14 @@ class ContestRun:
         What was measured so far is kept on disk, however the run ends.
         """
         try:
-            self._run_epochs()
+            while cells := self._for_another_epoch(self._epochs_done):
+                self._run_epoch(cells)
         except KeyboardInterrupt:  # Ctrl-C, or SIGTERM
             self._keep_so_far(with_artifacts=True)
             raise
         except BaseException:  # a fault of this process
             self._keep_so_far()
             raise
-        self._conclude_all()
-
-    def _run_epochs(self) -> None:
-        while cells := self._for_another_epoch(self._epochs_done):
-            # alternate the order, so that no backend profits from starting first
-            in_reverse = self._epochs_done % 2 == 1 and self._held_all
-            expected = expected_epochs(self._run.sampling, self._epochs_done, self._run.leads(self._records()))
-            epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
-            self._run_epoch(epoch)
-            self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
-            for stand_in, _ in self._stand_ins:
-                stand_in.clear()
-            self._stand_ins = []
-            self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
-            self._keep()
-
-    def _records(self) -> list[Record]:
-        return [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
-
-    def _conclude_all(self) -> None:
         self._await_ends()
         for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
             self._save(cell_run, record)
@@ -143,19 +128,10 @@ class ContestRun:
             except ArtifactTooLarge as error:
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
         if too_large:
-            self._note(f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}")
-        return kept
-
-    def _keep(self) -> None:
-        self._run.store.keep(
-            UnfinishedContest(
-                contest_id=self._contest_id,
-                epochs=self._epochs_done,
-                held_all=self._held_all,
-                cells=[cell_run.unfinished() for cell_run in self._cells],
-                place=self._run.place,
+            self._run.store.note(
+                f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}"
             )
-        )
+        return kept
 
     def _keep_so_far(self, with_artifacts: bool = False) -> None:
         """Write what the cells would end as if the run ended now.
@@ -219,12 +195,12 @@ class ContestRun:
                 for name in {cell_run.cell.environment for cell_run in cells}:
                     self._launchers.of_environment(name).of_epoch(done)
             except BakeoffError as error:  # as many as there are say more than none
-                self._note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
+                self._run.store.note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
                 return False
             if done == plan.processes:  # once for a contest, however many follow
                 self._run.progress.note(decision.note)
         elif decision.note:
-            self._note(f"{self._contest_id}: {decision.note}")
+            self._run.store.note(f"{self._contest_id}: {decision.note}")
         return decision.is_wanted
 
     def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> NextEpoch:
@@ -238,7 +214,14 @@ class ContestRun:
             has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s(), are_warm),
         )
 
-    def _run_epoch(self, epoch: Epoch) -> None:
+    def _run_epoch(self, cells: Sequence[CellRun]) -> None:
+        """Measure a process of each cell, in groups where memory does not hold all, and keep what an epoch has told."""
+        # alternate the order, so that no backend profits from starting first
+        in_reverse = self._epochs_done % 2 == 1 and self._held_all
+        records = [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
+        leads = Ranking(records, self._run.requirements).leads.values() if records else ()
+        expected = expected_epochs(self._run.sampling, self._epochs_done, list(leads))
+        epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
         self._epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
@@ -246,6 +229,20 @@ class ContestRun:
             self._run_group(epoch)
             if self._run.interleaved and (epoch.displaced or (epoch.waiting and epoch.is_full)):
                 self._note_groups(epoch)
+        self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
+        for stand_in, _ in self._stand_ins:
+            stand_in.clear()
+        self._stand_ins = []
+        self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
+        self._run.store.keep(
+            UnfinishedContest(
+                contest_id=self._contest_id,
+                epochs=self._epochs_done,
+                held_all=self._held_all,
+                cells=[cell_run.unfinished() for cell_run in self._cells],
+                place=self._run.place,
+            )
+        )
 
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
@@ -309,9 +306,6 @@ class ContestRun:
     def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
 
-    def _seconds_of_start(self, cell_run: CellRun) -> float:
-        return self._seconds_of(PlanStep.START if cell_run.cached_at else PlanStep.BUILD, [cell_run])
-
     def _seconds_of(self, step: PlanStep, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
 
@@ -337,7 +331,13 @@ class ContestRun:
             takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
             if not takers:
                 break
-            around = self._conditions_of_round(epoch.group, done, alive)
+            on_gpu = self._machine.gpu_processes(self._device)
+            ours = len(alive) + sum(len(cell_run.ahead) for cell_run in self._cells)
+            around = Conditions(
+                calibration_ms=self._machine.calibrate_ms(),
+                core=core_of_round(epoch.group, done, self._machine.usable_cores()),
+                foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - ours),
+            )
             for cell_run in order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
                 self._visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
@@ -389,15 +389,6 @@ class ContestRun:
         small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
         return small[steadiest(_bursts_of(epoch.group, small), preferred=small.index(baseline))]
 
-    def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
-        on_gpu = self._machine.gpu_processes(self._device)
-        ahead = sum(len(cell_run.ahead) for cell_run in self._cells)
-        return Conditions(
-            calibration_ms=self._machine.calibrate_ms(),
-            core=core_of_round(group, number, self._machine.usable_cores()),
-            foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive) - ahead),
-        )
-
     def _let_go(self, epoch: Epoch) -> None:
         """Measure the processes that do not stay further, one alone after the other, and then end them.
 
@@ -406,29 +397,24 @@ class ContestRun:
         """
         self._measure_further(epoch)
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
-        ends_s = self._time_plan.contest_ends_s
         if any(cell_run.is_evaluated for cell_run in cells):
             # the fastest first: where a budget ends meanwhile, what may win has its metric
             cells = sorted(cells, key=lambda cell_run: cell_run.median_ms)
 
-        leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step(ends_s).only_checks))
+        leaving = deque(sorted(cells, key=lambda cell_run: cell_run.last_step().only_checks))
         at_once = len(self._machine.usable_cores()) // CORES_OF_CHECK if self._device.is_cuda else 1
         while leaving:
             going = [leaving.popleft()]
-            if going[0].last_step(ends_s).only_checks:
-                while leaving and len(going) < at_once and leaving[0].last_step(ends_s).only_checks:
+            if going[0].last_step().only_checks:
+                while leaving and len(going) < at_once and leaving[0].last_step().only_checks:
                     going.append(leaving.popleft())
-                self._go_on_ahead()
+                for ahead in [process for cell_run in self._cells for process in cell_run.ahead.values()]:
+                    ahead.go_on(self._machine.now_s())
             for cell_run in going:
                 cell_run.resume()
-                cell_run.begin_finish(ends_s)
+                cell_run.begin_finish()
             for cell_run in going:
                 self._finish(epoch, cell_run)
-
-    def _go_on_ahead(self) -> None:
-        for cell_run in self._cells:
-            for process in cell_run.ahead.values():
-                process.go_on(self._machine.now_s())
 
     def _await_ends(self) -> None:
         """Wait until the processes are gone that were let go. They die while their epoch is kept."""
@@ -447,7 +433,10 @@ class ContestRun:
             with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
         else:
             chosen = contenders(records, self._run.requirements)
-            with_energy = not self._goes_on_after(epoch, records)
+            done = epoch.number + 1
+            open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
+            going_on = [cell_run for cell_run in self._cells if not cell_run.left]
+            with_energy = not self._decision(done, going_on, open_pairs).is_wanted  # in the last epoch, by the records
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(PlanStep.FINISH, [*epoch.staying, *cells[place:]])
@@ -458,17 +447,10 @@ class ContestRun:
             if cell_run in epoch.alive:
                 cell_run.process.further_s = self._machine.now_s() - begun_s
 
-    def _goes_on_after(self, epoch: Epoch, records: Sequence[Record]) -> bool:
-        """Return True if another epoch is to follow this one, by the records so far."""
-        done = epoch.number + 1
-        open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
-        return self._decision(done, [cell_run for cell_run in self._cells if not cell_run.left], open_pairs).is_wanted
-
     def _finish(self, epoch: Epoch, cell_run: CellRun) -> None:
-        """Wait for the cell's last step, and let its process go."""
         begun_s = self._machine.now_s() - cell_run.process.further_s
         try:
-            cell_run.finish(self._time_plan.contest_ends_s)
+            cell_run.finish()
         except CellEnded as ended:
             self._take_away(epoch, cell_run, ended)
             return
@@ -497,7 +479,7 @@ class ContestRun:
         if ended.record.status is not Status.OOM or not others:
             self._conclude(cell_run, ended.by_rounds or ended.record)
             return False
-        self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
+        self._run.store.note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
         for other in self._cells:
             other.drop_ahead()
         cell_run.leave()
@@ -508,7 +490,7 @@ class ContestRun:
         """Return True if the cell waits in this epoch again, because what lies in the cache may have failed it."""
         if self._epoch is None or not (why := cell_run.builds_anew_after(record)):
             return False
-        self._note(f"{cell_run.cell.id} {why}")
+        self._run.store.note(f"{cell_run.cell.id} {why}")
         self._epoch.waiting.appendleft(cell_run)
         return True
 
@@ -517,10 +499,7 @@ class ContestRun:
         if epoch.staying:
             label = epoch.staying[0].cell.label
             how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
-        self._note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
-
-    def _note(self, text: str) -> None:
-        self._run.store.note(text)
+        self._run.store.note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         """Save the record of a cell that ends before the others, with its artefact if it came to a good end."""

@@ -36,7 +36,13 @@ NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
 
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
     """Bring every pending cell of the contest to its record in the store."""
-    sensible = _refuse_senseless(run, pending)
+    sensible = []
+    for planned in pending:
+        status, reason = refusal(planned.cell)
+        if reason:  # it makes no sense, and ends here without a process
+            run.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
+        else:
+            sensible.append(planned)
     likely = likely_to_run(planned.cell for planned in sensible)
     run.time_plan.expect(contest.id, likely, run.sampling.processes, bool(contest.evaluated_by(run.evaluate)))
     run.time_plan.begin(contest.id, run.machine.now_s())
@@ -227,18 +233,6 @@ def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequen
     run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
     if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
         run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew")
-
-
-def _refuse_senseless(run: RunContext, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
-    """Return the cells that make sense. The others end here, without a process."""
-    sensible = []
-    for planned in pending:
-        status, reason = refusal(planned.cell)
-        if reason:
-            run.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
-        else:
-            sensible.append(planned)
-    return sensible
 
 
 SHORT_CALL_MS = 1.0

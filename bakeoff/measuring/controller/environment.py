@@ -65,16 +65,13 @@ def with_torch(captured: Environment, torch: TorchFacts, others: Mapping[str, To
 
     `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
     """
-    versions = captured.versions | {"torch": torch.torch} | _versions_in(others)
-    return captured.model_copy(update={"torch_threads": torch.threads, "cuda": torch.cuda, "versions": versions})
-
-
-def _versions_in(environments: Mapping[str, TorchFacts]) -> dict[str, str]:
-    return {
+    of_others = {
         f"{library}@{name}": version
-        for name, facts in environments.items()
+        for name, facts in others.items()
         for library, version in {"Python": facts.python, **facts.versions}.items()
     }
+    versions = captured.versions | {"torch": torch.torch} | of_others
+    return captured.model_copy(update={"torch_threads": torch.threads, "cuda": torch.cuda, "versions": versions})
 
 
 def differences(old: Environment, new: Environment) -> list[str]:
@@ -191,16 +188,12 @@ class Machine:
 
 def governor() -> str | None:
     """Return the name of the policy that decides the CPU's clock."""
-    return _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:
+        return None
 
 
 def container() -> str | None:
     """Return the kind of container that this runs in."""
     return next((name for mark, name in CONTAINER_MARKS.items() if os.path.exists(mark)), None)
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None

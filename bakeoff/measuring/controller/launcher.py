@@ -126,7 +126,7 @@ class Launcher(ABC):
 
     @property
     def is_serving(self) -> bool:
-        """Return True when a worker can be started without waiting."""
+        """True when a worker can be started without waiting."""
         return True
 
     def await_serving(self) -> None:  # noqa: B027 - only some have a server to wait for
@@ -217,7 +217,6 @@ class Launchers:
 
     @property
     def are_serving(self) -> bool:
-        """Return True when workers can be started without waiting."""
         mine = all(launcher.is_serving for launcher in self._launchers)
         return mine and all(others.are_serving for others in self._others.values())
 
@@ -342,7 +341,6 @@ class ForkLauncher(Launcher):
 
     @property
     def pid(self) -> int:
-        """The process id of the server."""
         return self._started.process.pid
 
     @property
@@ -391,7 +389,6 @@ class ForkLauncher(Launcher):
 
     @property
     def is_serving(self) -> bool:
-        """Return True when a worker can be forked without waiting."""
         branch = None if self._branch_has_failed else self._branch
         return self._server.is_serving and (branch is None or branch.is_gone or branch.is_serving)
 

@@ -16,7 +16,6 @@ from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
-from bakeoff.records.scenarios import ScenarioSpec
 from bakeoff.records.text import counted, spell_rate
 
 SETTINGS_SHARE = 0.4
@@ -47,11 +46,8 @@ class LoadRounds:
 
     def __init__(self, run: RunContext, plan: LoadPlan, epoch: int, group: int, alive: Sequence[CellRun]) -> None:
         """`alive` shrinks while it lasts, as cells end."""
-        self._run = run
-        self._plan = plan
-        self._epoch = epoch
-        self._group = group
-        self._alive = alive
+        self._run, self._plan, self._spec = run, plan, plan.spec
+        self._epoch, self._group, self._alive = epoch, group, alive
         self._number = 0  # of steps that all cells took
 
     def take(self, visit: Visit) -> None:
@@ -113,7 +109,7 @@ class LoadRounds:
             why = NO_TIME_FOR_SETTINGS if ends_s < planned_s else search_ended(self._plan)
             ends_s = min(ends_s, planned_s)
             load = cell_run.load = cell_run.under_load(self._plan).find_settings(
-                1, lambda: why if self._now_s >= ends_s else "", tell
+                lambda: why if self._now_s >= ends_s else "", tell
             )
             if load.settings is None:
                 self._run.progress.note(f"{label}: {load.reason}")
@@ -124,7 +120,6 @@ class LoadRounds:
             self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
     def _say_turns(self, what: str) -> None:
-        """Tell the value that each cell had in the turn that has just ended."""
         values = {
             cell_run.cell.label: cell_run.load.turns[-1].value
             for cell_run in self._alive
@@ -146,7 +141,6 @@ class LoadRounds:
             self._say_soak(cell_run.cell.label, cell_run.load)
 
     def _say_soak(self, label: str, load: Load) -> None:
-        """Tell the rate of the last soak, and whether it holds."""
         for soak in soaks_of(load)[-1:]:
             ending = "misses the objective" if soak.has_missed else "holds"
             rate = spell_rate(soak.rate)
@@ -208,10 +202,6 @@ class LoadRounds:
     def _done(self, cell_run: CellRun, step: PlanStep, seconds: float) -> None:
         cell = cell_run.cell
         self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
-
-    @property
-    def _spec(self) -> ScenarioSpec:
-        return self._plan.spec
 
     @property
     def _now_s(self) -> float:

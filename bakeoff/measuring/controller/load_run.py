@@ -53,7 +53,9 @@ CLOSE = 1.25
 """Settings that differ by more than this factor are told apart by the first look."""
 
 FEWEST_LOOKS, MOST_LOOKS = 3, 4
-LOOK_SEEDS = 500
+SETTINGS_SEED, LOOK_SEEDS = 1, 501
+"""Seeds of the requests with which settings are tried, and of those of the first further look at two of them."""
+
 WORTH = 1.05
 """Other settings replace the simpler ones only if they carry at least this many times as much."""
 
@@ -81,7 +83,7 @@ class Round:
 
     @property
     def seed(self) -> int:
-        """Return the seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
+        """The seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
         return 1 + 1000 * self.group + 10 * self.number
 
 
@@ -100,7 +102,6 @@ class CellUnderLoad:
 
     def find_settings(
         self,
-        seed: int,
         why_over: Callable[[], str] = lambda: "",
         tell: Callable[[TriedSettings], None] = lambda tried: None,
     ) -> Load:
@@ -122,14 +123,14 @@ class CellUnderLoad:
             if best is not None and (why := why_over()):
                 why_ended = why
                 return
-            trial = self._try(settings, seed, None if best is None else tried[best])
+            trial = self._try(settings, None if best is None else tried[best])
             tried.append(trial)
             tell(trial)
             if trial.value is None:
                 return
             is_better = best is None
             if best is not None:
-                tried[best], tried[-1], is_better = self._compared(tried[best], trial, seed)
+                tried[best], tried[-1], is_better = self._compared(tried[best], trial)
             best = len(tried) - 1 if is_better else best
 
         for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
@@ -153,7 +154,7 @@ class CellUnderLoad:
             longest = max(tried, key=lambda trial: len(trial.windows))
             return load.model_copy(update={"reason": longest.reason})
         settings = chosen.settings
-        return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, seed, chosen.value)})
+        return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, chosen.value)})
 
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
         """Take the cell's turn in a round, from the median of what was found before."""
@@ -191,34 +192,34 @@ class CellUnderLoad:
                 break
         return windows
 
-    def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
+    def _try(self, settings: ServingSettings, best: TriedSettings | None) -> TriedSettings:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
-        if best is None and self._plan.objective and (reason := self._why_no_rate_holds(settings, seed)):
+        if best is None and self._plan.objective and (reason := self._why_no_rate_holds(settings)):
             return TriedSettings(settings=settings, value=None, reason=reason)
-        traffic = self._probe(settings, seed)
+        traffic = self._probe(settings)
         if traffic.window is None:
             return TriedSettings(settings=settings, value=None, reason=traffic.reason)
         if traffic.window.failed:
             return TriedSettings(settings=settings, value=None, reason=failures_of(traffic.window))
         capacity = traffic.window.rate
         if self._plan.spec.sends_at_rate:
-            if best is not None and (reason := self._why_not_searched(best, settings, capacity, seed)):
+            if best is not None and (reason := self._why_not_searched(best, settings, capacity)):
                 return TriedSettings(settings=settings, value=None, windows=[traffic.window], reason=reason)
-            value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
+            value, windows = self._search(settings, FIRST_SHARE * capacity, SETTINGS_SEED, SEARCH_SHARE, capacity)
         else:
-            value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
+            value, windows = self._measure(settings, capacity, SETTINGS_SEED, share=SEARCH_SHARE)
         return TriedSettings(
             settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
         )
 
-    def _why_no_rate_holds(self, settings: ServingSettings, seed: int) -> str:
+    def _why_no_rate_holds(self, settings: ServingSettings) -> str:
         """Say why no rate is looked for, or nothing if some request that came alone was quick enough.
 
         Two windows must show it, at different moments. In the first one a slow model may answer a single request.
         """
         assert self._plan.objective is not None
         limit, fastest_ms, requests = self._plan.objective, math.inf, 0
-        order = self._order(settings, 1e3 / self._latency_ms, seed, SEARCH_SHARE)
+        order = self._order(settings, 1e3 / self._latency_ms, SETTINGS_SEED, SEARCH_SHARE)
         alone = {"scenario": Scenario.SINGLE_STREAM, "quantile": 0.0, "shed_after_ms": None}
         for least in (1, LEAST_UNLOADED):
             window = self._take(order.model_copy(update=alone | {"min_requests": least})).window
@@ -234,7 +235,7 @@ class CellUnderLoad:
             f"{counted(settings.instances, 'instance')}, one after the other, the fastest took {fastest_ms:.3g} ms"
         )
 
-    def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
+    def _probe(self, settings: ServingSettings, number: int = 0) -> TrafficWindow:
         """Measure the capacity of these settings with all requests queued. No request is shed.
 
         Single calls promise a rate. Requests of quick models take far longer than their calls, which the first probe
@@ -242,16 +243,16 @@ class CellUnderLoad:
         """
         promised = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
-        order = self._order(settings, share * promised, seed, SEARCH_SHARE)
+        order = self._order(settings, share * promised, SETTINGS_SEED + number, SEARCH_SHARE)
         traffic = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
         if traffic.window and not traffic.window.failed:
             self._answered_shares.append(traffic.window.rate / promised)
         return traffic
 
-    def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
+    def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float) -> str:
         """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
 
-        `capacity` is what a probe of `other` with this seed has just shown.
+        `capacity` is what a probe of `other` has just shown.
         Options and batches must raise what the same instances answer at most, which is measured in a fraction of the
         time that such a rate takes. What only makes single answers faster is missed.
         """
@@ -259,11 +260,11 @@ class CellUnderLoad:
             return ""
         if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
             return f"answers {spell_rate(capacity)} requests/s at most"
-        if not other.have_instances_of(best.settings):
+        if (other.instances, other.threads) != (best.settings.instances, best.settings.threads):
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
         for place in PROBED_IN_TURN:
-            traffic = self._probe((best.settings, other)[place], seed + len(rates[place]))
+            traffic = self._probe((best.settings, other)[place], len(rates[place]))
             if traffic.window is None or traffic.window.failed:
                 why = failures_of(traffic.window) if traffic.window else traffic.reason
                 return why if place == 1 else ""
@@ -273,9 +274,7 @@ class CellUnderLoad:
             return ""
         return f"with all requests queued, it answers {lead:.2f} times as many a second as the best settings so far"
 
-    def _compared(
-        self, holder: TriedSettings, other: TriedSettings, seed: int
-    ) -> tuple[TriedSettings, TriedSettings, bool]:
+    def _compared(self, holder: TriedSettings, other: TriedSettings) -> tuple[TriedSettings, TriedSettings, bool]:
         """Return both with what further looks found, and whether `other` carries more.
 
         Both are looked at in turn, with the same requests, until the difference is clear of its noise. So chance seldom
@@ -288,7 +287,7 @@ class CellUnderLoad:
         if abs(first) < math.log(CLOSE):
             while not is_settled(leads):
                 for place in (0, 1) if len(leads) % 2 else (1, 0):
-                    pair[place] = self._looked_at(pair[place], seed + LOOK_SEEDS + len(leads))
+                    pair[place] = self._looked_at(pair[place], LOOK_SEEDS + len(leads))
                     if (value := pair[place].value) is None:
                         return pair[0], pair[1], place == 0
                     values_of[place].append(value)
@@ -357,9 +356,11 @@ class CellUnderLoad:
         sent = statistics.median([window.rate / window.asked_rate for window in windows if window.asked_rate] or [1.0])
         return (None if result is None else result * sent), windows
 
-    def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
+    def _ceiling(self, settings: ServingSettings, value: float | None) -> float | None:
         """Return the value that the generator reaches with these settings where answering takes no time."""
-        order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
+        order = self._order(settings, CEILING_RATE, SETTINGS_SEED, SEARCH_SHARE).model_copy(
+            update={"answers_nothing": True}
+        )
         if not self._plan.spec.sends_at_rate:
             window = self._take(order).window
             return None if window is None else self._value_of(window)

@@ -43,12 +43,11 @@ class RateSearch:
 
     @property
     def too_high(self) -> tuple[float, float] | None:
-        """Return the lowest rate that was too high."""
         return min((point for point in self.seen if point[1] >= self.limit_ms), default=None)
 
     @property
     def held(self) -> tuple[float, float] | None:
-        """Return the highest rate that met the objective, below all that were too high."""
+        """The highest rate that met the objective, below all that were too high."""
         above = self.too_high
         return max(
             (point for point in self.seen if point[1] < self.limit_ms and (above is None or point[0] < above[0])),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.constraints import NOTHING, Requirements
-from bakeoff.judging.ranking import Ranking, undecided
+from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.headers import Headers
@@ -20,7 +20,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import PlanStep, TimePlan
 from bakeoff.records.artifacts import Artifacts
-from bakeoff.records.schema import Ratio, Record
+from bakeoff.records.schema import Record
 from bakeoff.records.store import Store
 
 NOTEWORTHY_DELAY_S = 5.0
@@ -85,10 +85,6 @@ class RunContext:
     def undecided_pairs(self, records: Sequence[Record]) -> Pairs:
         """Return the pairs of labels for which more processes are worth their time, by the records so far."""
         return self.undecided(records) if self.undecided else undecided(records, self.requirements)
-
-    def leads(self, records: Sequence[Record]) -> list[Ratio]:
-        """Return the lead of the best cell over each other one that may win, by the records so far."""
-        return list(Ranking(records, self.requirements).leads.values()) if records else []
 
     def step_done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""

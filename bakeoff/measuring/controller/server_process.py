@@ -64,7 +64,7 @@ class ForkServer:
 
     @property
     def is_gone(self) -> bool:
-        """Return True when it has ended, and everything that it said was read."""
+        """True when it has ended, and everything that it said was read."""
         readable, _, _ = select.select([self._control], [], [], 0.0)
         return bool(readable) and not self._received(1, socket.MSG_PEEK)
 

@@ -145,12 +145,12 @@ class GroupStart:
 
     @property
     def _are_warm(self) -> bool:
-        """Return True where nothing is left to be built that no earlier process has built."""
+        """True where nothing is left to be built that no earlier process has built."""
         return all(cell_run.starts_warm for cell_run in (*self._epoch.waiting, *self._starting))
 
     @property
     def _loads_beside(self) -> bool:
-        """Return True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
+        """True where what starts from an earlier build loads beside warm-ups, and beside other builds."""
         return self._are_warm and self._shares_cores
 
     def _at(self, *stages: ProcessStage) -> list[CellRun]:
@@ -296,7 +296,7 @@ class GroupStart:
 
     @property
     def _shares_cores(self) -> bool:
-        """Return True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
+        """True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
         sizes = [self._known_size, *(cell_run.peak_memory for cell_run in (*self._alive(), *self._epoch.waiting))]
         has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
         return has_room and any(size.is_own_account for size in sizes if size)
@@ -310,7 +310,7 @@ class GroupStart:
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
-        """Return True while a cell warms up that nothing may load or build beside."""
+        """True while a cell warms up that nothing may load or build beside."""
         return bool(self._at(ProcessStage.WARMING_UP)) and not self._loads_beside
 
     @property
@@ -343,7 +343,7 @@ class GroupStart:
             cell_run.resume()  # one that was launched ahead is stopped
             if self._builds_alone(cell_run):
                 self._hold_ahead()
-            cell_run.take_turn()
+            cell_run.process.take_turn(self._machine.now_s())
             if not cell_run.starts_warm and len(building := self._at(ProcessStage.BUILDING)) > 1:
                 self._side_by_side |= {other.cell.label for other in building}
 
@@ -373,12 +373,17 @@ class GroupStart:
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return
-        if cell_run.process.stage in (ProcessStage.BUILT, ProcessStage.WARM):
+        cell, process = cell_run.cell, cell_run.process
+        if process.stage in (ProcessStage.BUILT, ProcessStage.WARM):
             cell_run.pause()
-        if cell_run.process.stage is ProcessStage.WARM:
+        if process.stage is ProcessStage.WARM:
             self._starting.remove(cell_run)
             self._epoch.alive.append(cell_run)
-            self._note_start(cell_run)
+            step = PlanStep.START if process.is_warm else PlanStep.BUILD
+            self._run.time_plan.called(cell.label, process.call_s)
+            self._run.step_done(cell.contest_id, step, cell.label, process.seconds_of_start)
+            if self._epoch.number == 0 or not process.is_warm:
+                self._run.progress.built(cell, process.seconds_of_start, bool(cell_run.cached_at))
 
     # --- warming up
 
@@ -393,12 +398,4 @@ class GroupStart:
         if self._at(ProcessStage.LOADING) and not self._are_warm:
             return
         built[0].resume()
-        built[0].take_turn()
-
-    def _note_start(self, cell_run: CellRun) -> None:
-        seconds = cell_run.process.seconds_of_start
-        step = PlanStep.START if cell_run.process.is_warm else PlanStep.BUILD
-        self._run.time_plan.called(cell_run.cell.label, cell_run.process.call_s)
-        self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
-        if self._epoch.number == 0 or not cell_run.process.is_warm:
-            self._run.progress.built(cell_run.cell, seconds, bool(cell_run.cached_at))
+        built[0].process.take_turn(self._machine.now_s())

@@ -71,7 +71,8 @@ class Worker:
                 try:
                     return messages.receive_event(self._connection)
                 except (EOFError, OSError):
-                    raise WorkerEnded(self._reap()) from None
+                    status = self._exit_status(MAX_CLOSE_S)
+                    raise WorkerEnded(self._kill() if status is None else status) from None
             status = self._exit_status(0.0)
             if status is not None and not self._connection.poll(0):
                 raise WorkerEnded(status)
@@ -119,11 +120,6 @@ class Worker:
         if not self._keeps_workspace:
             shutil.rmtree(self.workspace, ignore_errors=True)
         return status
-
-    def _reap(self) -> int:
-        """Return the exit status of a worker that closed its pipe. One that does not leave is killed."""
-        status = self._exit_status(MAX_CLOSE_S)
-        return self._kill() if status is None else status
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
