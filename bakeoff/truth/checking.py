@@ -7,6 +7,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - A random model is called with eager's seeds. Of a build that draws numbers of its own, outputs that do not vary are
   compared as ever, and the others by their distribution over several calls. It must not answer twice alike.
 - Inputs with which the model decides otherwise are compared as well.
+- Where an operator's result may jump by rounding, a build may answer otherwise as often as eager with noise does. That
+  is no error, and it is noted that these values could not be compared.
 - Where eager's fast path for transformer layers answers otherwise than these layers, either answer is right.
 - Buffers that the model changes in each call, such as running means, must change in the build as well.
 - Inputs that the model writes into are compared after a call. A build that does not write into them is told as such. No
@@ -26,6 +28,7 @@ import math
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,17 +38,20 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
-from bakeoff.records.text import first, listed
+from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
+from bakeoff.truth.errors import EagerErrors, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, labels, match
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
+from bakeoff.truth.steps import without_jumps
 from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE, names_of_written
+from bakeoff.truth.witnesses import RUNS_WITH_NOISE
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
@@ -58,6 +64,7 @@ OWN_NUMBERS = "the model is random, and this build draws other numbers than eage
 LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 WITHOUT_FAST_PATH = "as eager answers without its fast path"
+BY_ROUNDING = "what the model decides depends on rounding ({}): eager differs as much if its operators round otherwise"
 FROZEN = "the trace froze a choice by values at {}"
 
 
@@ -150,6 +157,8 @@ class Checker:
             if (of_layers := self._compared(answers, layers)).passed:
                 self.reference, self._expected = layers, self._files.without_fast_path
                 right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
+        if not right.passed:
+            right = self._beside_witnesses(right, answers)
         if traits.is_random:
             return self._of_random(right, answers)
         # a frozen choice is right for the first inputs, which a trace is made of: other forms there have another reason
@@ -159,6 +168,24 @@ class Checker:
         if not traits.state:
             return right if self._first else self._repeated(right, answers)
         return self._later(right, answers) if right.passed else self._after_other_calls(right, answers)
+
+    def _beside_witnesses(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Compare the rest where a build answers otherwise than eager, but no more than eager does with noise."""
+        exact, precision = self.reference.outputs, self._cell.precision
+        if not (witnesses := self._files.witnesses()):
+            return right
+        rest, others = without_jumps(answers, exact, witnesses, precision.epsilon)
+        known = EagerErrors(self.reference.eager_rmse, self.reference.eager_spread)
+        for noisy in witnesses[:RUNS_WITH_NOISE]:
+            known = known.or_larger(errors_of_eager(without_jumps(noisy, exact, [noisy], precision.epsilon)[0], exact))
+        of_rest = self._compared(rest, replace(self.reference, eager_rmse=known.rmse, eager_spread=known.spread))
+        if not of_rest.passed or of_rest.unchecked:
+            return right
+        values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
+        why = BY_ROUNDING.format(values or "how far an answer is off")
+        is_rest = sum(others.values()) < sum(tensor.numel() for outputs in exact for tensor in outputs)
+        rule = f"{'not all' if is_rest else 'not'} compared: {why}"
+        return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": is_rest})
 
     def _eager_fails(self) -> bool:
         """Return True if eager, called now, fails the check as well, where it would pass in the reference's process."""

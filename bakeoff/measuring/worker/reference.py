@@ -80,7 +80,16 @@ from bakeoff.truth.traits import (
     understand,
 )
 from bakeoff.truth.user_code import noting_reads, users_data, weights_beside, weights_named_in
-from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, jolt, layer_by_layer, type_in, use_plain_experts
+from bakeoff.truth.witnesses import (
+    RUNS_WITH_NOISE,
+    STRONG_NOISE,
+    KeepFloat64,
+    RoundingNoise,
+    jolt,
+    layer_by_layer,
+    type_in,
+    use_plain_experts,
+)
 
 
 def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
@@ -170,9 +179,12 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
         yardstick = Yardstick.of(subject, as_is, exact, noisy)
+        witnesses = rounded_otherwise(subject, as_is)
         clock.synchronise()
     files, traits = ReferenceFiles(job.reference), subject.traits
     as_is.beyond.save(files.beyond)
+    for number, run in enumerate(witnesses):
+        Reference(run[: as_is.sets], ()).save(files.witness(number))
     if layers is not None:  # before the reference, with which all are there
         for path, places in files.without_fast_path.parts(len(layers), as_is.sets, traits).items():
             ours, theirs = ([row[place] for place in places] for row in (as_is.without_fast_path, layers))
@@ -237,6 +249,7 @@ class Subject:
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
+    runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
     def announce(self, phase: str) -> None:
         self.phase = phase
@@ -278,12 +291,14 @@ class Subject:
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
-        runs = []
-        for seed in range(RUNS_WITH_NOISE):
-            module, sets = move_to_device(self.load(), self.cell)
-            with RoundingNoise(seed, roundings):
-                runs.append(run_eager(module, sets, traits=self.traits))
-        return tuple(runs)
+        if roundings not in self.runs_with_noise:
+            runs = []
+            for seed in range(RUNS_WITH_NOISE):
+                module, sets = move_to_device(self.load(), self.cell)
+                with RoundingNoise(seed, roundings):
+                    runs.append(run_eager(module, sets, traits=self.traits))
+            self.runs_with_noise[roundings] = tuple(runs)
+        return self.runs_with_noise[roundings]
 
     def repeats(self, answers: Sequence[Outputs]) -> bool:
         """Return True if eager, loaded anew, gives these answers again: then their type alone can differ."""
@@ -368,14 +383,6 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     return exact, noisy if lost or may_flip else ()
 
 
-RUNS_WITH_NOISE = 2
-"""So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
-
-
-STRONG_NOISE = 16
-"""So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
-
-
 def is_explained(
     subject: Subject,
     eager: Sequence[Outputs],
@@ -387,6 +394,14 @@ def is_explained(
     if is_explained_by_rounding(eager, exact, noisy, precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
+
+
+def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it."""
+    precision = subject.cell.precision
+    if not (as_is.may_jump and subject.traits.begins_alike) or precision.is_quantised:
+        return ()
+    return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
 
 
 def exact_without_fast_path(subject: Subject, as_is: AsItIs, exact: Sequence[Outputs]) -> tuple[Outputs, ...] | None:
@@ -524,6 +539,7 @@ class AsItIs:
     eager_call: EagerCall | None = None  # on a GPU
     longest_sum: int = 1  # the number of values that it adds up
     sums: tuple[int, ...] = ()  # that number for each output, if they may differ
+    may_jump: bool = False  # where rounding moves what an operator gets
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
 
@@ -645,6 +661,7 @@ def _inference(
         eager_call=eager_call,
         longest_sum=sums.length,
         sums=sums_of_outputs(module, sets[0], calls, sums.length, cell.precision) if len(answer) > 1 else (),
+        may_jump=sums.jumps,
         without_fast_path=without_fast_path,
     )
 
