@@ -98,7 +98,7 @@ class _OtherValues(NamedTuple):
     """How far values of an output are others than the reference's, over all input sets."""
 
     places: list[torch.Tensor]  # where they are, for each input set
-    count: int
+    number: int
     distance: float
     sorted_distance: float  # of the sorted absolute values, which other signs and another order do not change
     rounding: float  # of all values
@@ -123,7 +123,9 @@ class _OtherValues(NamedTuple):
     def is_as_of(self, witnesses: Sequence[_OtherValues]) -> bool:
         """Return True if the witnesses have about as many other values, as far off, and of such sizes."""
         most = [TIMES_WITNESSES * max(of_witnesses) for of_witnesses in list(zip(*witnesses, strict=True))[1:4]]
-        return self.count <= most[0] and self.distance <= most[1] and self.sorted_distance <= most[2] + self.rounding
+        return bool(
+            self.number <= most[0] and self.distance <= most[1] and self.sorted_distance <= most[2] + self.rounding
+        )
 
 
 def root_mean_square(values: torch.Tensor) -> torch.Tensor:
@@ -157,9 +159,9 @@ def without_jumps(
         ]
         known = [each for each in theirs if each is not None]
         is_explained = ours.is_as_of(known) if ours and known else len(known) < len(theirs)
-        if not is_explained or (ours and not ours.count):
+        if not is_explained or (ours and not ours.number):
             continue
-        counts[label] = ours.count if ours else sum(exact[place].numel() for exact in reference)
+        counts[label] = ours.number if ours else sum(exact[place].numel() for exact in reference)
         for number, exact in enumerate(reference):
             value = exact[place].to(answers[number][place])
             if ours:

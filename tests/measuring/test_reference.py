@@ -3,6 +3,7 @@
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from bakeoff.measuring.worker.reference import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.example_inputs import with_own_inputs
-from bakeoff.records.device import Device
+from bakeoff.records.device import CPU, Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
@@ -148,12 +149,45 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     example += [torch.ones(1, 6)] if "scales" in kinds else []
     model = with_own_inputs("mine", module, tuple(example))
     cell = cell_of("fp32")
-    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell))
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
     for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
         assert torch.equal(sets[1].args[place], example[place]) == (kind not in kinds)
         assert torch.equal(sets[1].args[place], in_worker[1].args[place])
+
+
+class Kinds(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(count, 4)
+
+    def forward(self, x: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+        return x + self.table(kinds)
+
+
+@pytest.mark.parametrize(("count", "kinds", "stay"), [(2, ("zeros",), ()), (1, (), ("input 1",))])
+def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
+    count: int, kinds: tuple[str, ...], stay: tuple[str, ...]
+) -> None:
+    model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
+    cell = cell_of("fp32")
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    assert (found, reference.inputs_that_stay(sets)) == (kinds, stay)
+
+
+def test_indices_that_may_be_out_of_range_never_reach_a_gpu_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_own_inputs("mine", Kinds(1), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
+    cell = cell_of("fp32").model_copy(update={"device": Device("cuda:0")})
+    moved = list[Device]()
+
+    def move(model: LoadedModel, cell: Cell, dtype: object = None) -> Any:
+        moved.append(cell.device)
+        return model.module, model.inputs
+
+    monkeypatch.setattr(reference, "move_to_device", move)
+    assert reference.sets_that_differ_most(model, cell, model.module, model.inputs, lambda: model)[0] == ()
+    assert moved == [CPU]
 
 
 @pytest.mark.parametrize(

@@ -501,7 +501,7 @@ def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
     assert checked(case, references(case), as_it_is).passed
 
 
-def with_last_ties_first(module: nn.Module, _: Inputs) -> Build:
+def with_last_ties_first(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     def call(scores: torch.Tensor, values: torch.Tensor) -> Any:
         places = (scores * 99).round().flip(-1).argsort(dim=-1, descending=True, stable=True)
         return values.gather(-1, scores.shape[-1] - 1 - places), values.sum(-1)
@@ -509,7 +509,7 @@ def with_last_ties_first(module: nn.Module, _: Inputs) -> Build:
     return call
 
 
-def with_other_signs(module: nn.Module, _: Inputs) -> Build:
+def with_other_signs(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     def call(x: torch.Tensor) -> Any:
         values, vectors = module(x)
         return values, vectors * torch.tensor([1.0, -1.0, 1.0, -1.0])
@@ -517,7 +517,7 @@ def with_other_signs(module: nn.Module, _: Inputs) -> Build:
     return call
 
 
-def with_other_ends(module: nn.Module, _: Inputs) -> Build:
+def with_other_ends(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     def call(x: torch.Tensor) -> Any:
         angles = module(x)
         return torch.where(angles > 3.1415926, -angles, angles)
@@ -525,7 +525,7 @@ def with_other_ends(module: nn.Module, _: Inputs) -> Build:
     return call
 
 
-def in_one_order(module: nn.Module, _: Inputs) -> Build:
+def in_one_order(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda x: torch.from_numpy(np.cumsum(x.numpy(), -1, dtype=np.float32))
 
 
@@ -552,7 +552,7 @@ def test_another_right_answer_is_no_error_and_is_told_not_to_be_compared(
 def test_beside_other_right_answers_a_fault_is_found(
     case: str, build: Build, alter: Callable[[torch.Tensor], torch.Tensor], references: Callable[[str], Path]
 ) -> None:
-    def with_fault(module: nn.Module, first: Inputs) -> Build:
+    def with_fault(module: nn.Module, first: Inputs) -> Callable[..., Any]:
         own, place = build(module, first), 1 if case.endswith("axes") else 0
 
         def call(*args: torch.Tensor) -> Any:

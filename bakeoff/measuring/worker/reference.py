@@ -45,7 +45,8 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, SCALES, WHOLES
+from bakeoff.models.input_sets import MASKS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
@@ -66,6 +67,7 @@ from bakeoff.truth.errors import (
 )
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import labels
+from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
 from bakeoff.truth.traits import (
@@ -554,7 +556,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     before = global_settings.read()
     module, sets = move_to_device(model, cell)
     weights = digest_of_weights(module) if wants_fingerprint else ""
-    kinds, sets = sets_that_differ_most(model, cell, module, sets)
+    kinds, sets = sets_that_differ_most(model, cell, module, sets, subject.load)
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
@@ -595,6 +597,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),
             "changed_kinds": kinds,
+            "unvaried_inputs": inputs_that_stay(sets) if cell.task == INFERENCE else (),
             "unwrapped": model.unwrapped,
             "forms": (*model.forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
         }
@@ -731,24 +734,50 @@ def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
 
 
 def sets_that_differ_most(
-    model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...]
+    model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...], load_anew: Callable[[], LoadedModel]
 ) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
     """Return the kinds of values that differ between the boldest input sets that eager takes, and these sets.
 
-    Eager takes a set if it answers, with finite values where those for the first set are.
+    Eager takes a set if it answers, with finite values where those for the first set are. Indices that may be out of
+    their range are tried on the CPU, as they end a GPU's process.
     """
-    if cell.task != INFERENCE or model.bolder_inputs is None:
+    make = model.bolder_inputs
+    if cell.task != INFERENCE or make is None:
         return (), sets
     known = [sets]
-    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
-        given = model.bolder_inputs(kinds)
+
+    def taken(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
+        """Return the sets in which these kinds differ, if they are new and eager takes them."""
+        given = make(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
-            continue
+            return None
         known.append(given)
+        if ZEROS in kinds and cell.device.is_cuda:
+            on_cpu = cell.model_copy(update={"device": CPU})
+            if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
+                return None
         _, bolder = move_to_device(replace(model, inputs=given), cell)
-        if answers_like_first(module, bolder):
-            return kinds, bolder
-    return (), sets
+        return bolder if answers_like_first(module, bolder) else None
+
+    found: tuple[tuple[str, ...], tuple[Inputs, ...]] = (), sets
+    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
+        if (bolder := taken(kinds)) is not None:
+            found = kinds, bolder
+            break
+    kinds = (*found[0], ZEROS)
+    return found if (bolder := taken(kinds)) is None else (kinds, bolder)
+
+
+def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
+    """Return the inputs that have the same values in all sets, of which there are several in one shape."""
+    if len(sets) < 2 or len(of_each_shape(sets)) > 1:
+        return ()
+    first, *others = map(named_inputs, sets)
+    return tuple(
+        name
+        for name, tensor in first.items()
+        if tensor.numel() and is_strided(tensor) and all(is_equal(tensor, other[name]) for other in others)
+    )
 
 
 def count_work(

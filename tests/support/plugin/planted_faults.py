@@ -52,6 +52,7 @@ class Planted(Eager):
                 "bf16",
                 "fewer-outputs",
                 "frozen-inputs",
+                "frozen-last-input",
                 "zeros",
                 "bf16-below-1",
                 *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
@@ -66,8 +67,10 @@ class Planted(Eager):
             module = copy.deepcopy(module)
             IN_MODULE[fault](module)
         compiled = super().build(module, inputs, plain)
-        if fault == "frozen-inputs":
-            return Frozen(compiled, inputs)
+        if fault.startswith("frozen"):
+            if fault == "frozen-last-input" and len(inputs.tensors()) < 2:
+                raise Unsupported("there is only one input")
+            return Frozen(compiled, inputs, only_last=fault == "frozen-last-input")
         return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled
 
 
@@ -83,14 +86,16 @@ class Altered(Wrapped):
 
 
 class Frozen(Wrapped):
-    """Takes its first inputs for constants."""
+    """Takes its first inputs, or the last one of them, for constants."""
 
-    def __init__(self, inner: Compiled, first: Inputs) -> None:
+    def __init__(self, inner: Compiled, first: Inputs, only_last: bool) -> None:
         super().__init__(inner)
-        self._first = first
+        self._first, self._only_last = first, only_last
 
     def bind(self, inputs: Inputs) -> None:
-        super().bind(self._first)
+        last = inputs.tensors()[-1]
+        frozen = inputs.map(lambda tensor: self._first.tensors()[-1] if tensor is last else tensor)
+        super().bind(frozen if self._only_last else self._first)
 
 
 def one_channel(outputs: Outputs) -> Outputs:
