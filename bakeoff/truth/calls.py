@@ -22,7 +22,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
-from bakeoff.truth.module_state import ModuleState, is_equal
+from bakeoff.truth.module_state import ModuleState, Weights, is_equal
 
 Outputs = tuple[torch.Tensor, ...]
 Witness = Callable[[Inputs], Outputs]
@@ -52,6 +52,7 @@ class AlikeCalls:
         self.module = module
         keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
         self._state = ModuleState(module) if module is not None and keeps_more else None
+        self._weights = Weights(module) if module is not None else None
         self._number = 0
 
     @property
@@ -62,6 +63,10 @@ class AlikeCalls:
     def begins_anew(self) -> bool:
         """Return True if no call depends on those before it, once a sequence has begun."""
         return self.can_restore or not self.traits.state
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """Return the names of the module's weights that are others than when this was made."""
+        return self._weights.changed() if self._weights else ()
 
     def buffer(self, name: str) -> torch.Tensor:
         assert self.module is not None

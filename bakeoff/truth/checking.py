@@ -19,7 +19,7 @@ Most models compute their outputs from their inputs alone, and then their sets a
 Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows.
 
 A model may depend on something that none of this finds, such as the process or another clock. So a build fails only if
-eager, called in the same process at the same time, passes.
+eager, called in the same process at the same time, passes, or if it has changed the model's weights.
 """
 
 import contextlib
@@ -56,6 +56,7 @@ from bakeoff.truth.witnesses import RUNS_WITH_NOISE
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
 OVERWRITES = "it writes into its inputs ({}), and the model does not"
+REWRITES = "it changes the weights of the model ({})"
 UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
@@ -112,7 +113,11 @@ class Checker:
         right = self._check_sets()
         overwritten = self._put_back() or self._overwritten_beside()
         self._unchanged = ()
-        if not right.passed and self._eager_fails():
+        rewritten = self._calls.changed_weights() if not (right.passed or self._training_outputs) else ()
+        if rewritten:
+            rule = f"{REWRITES.format(listed(first(rewritten)))} ({right.rule})"
+            right = right.model_copy(update={"rule": rule, "is_only_inexact": False})
+        elif not right.passed and self._eager_fails():
             nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
             told = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
             right = (self._first or right).model_copy(update={**nothing, **told, "times_limit": None})

@@ -35,6 +35,7 @@ from bakeoff.truth.checking import (
     NOT_RANDOM,
     OVERWRITES,
     OWN_NUMBERS,
+    REWRITES,
     UNREAD,
     VARIES,
     WITHOUT_FAST_PATH,
@@ -843,6 +844,20 @@ def test_no_build_fails_where_eager_fails_as_well(
     monkeypatch.setattr(os, "getpid", lambda: number)
     found = checked(OTHER_PROCESS, path, build)
     assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+def with_scaled_weights(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    with torch.no_grad():
+        next(module.parameters()).mul_(1.5)
+    return module
+
+
+def test_a_build_that_changes_the_models_weights_is_incorrect_though_eager_then_answers_alike(
+    references: Callable[[str], Path],
+) -> None:
+    found = checked(CHANNELS_LAST, references(CHANNELS_LAST), with_scaled_weights)
+    name = next(iter(dict(loading.load(cells.case(CHANNELS_LAST)).module.named_parameters())))
+    assert not found.passed and found.rule.startswith(REWRITES.format(name))
 
 
 @pytest.mark.parametrize(("build", "passed"), [(as_it_is, True), (constant_sum, False)])

@@ -54,6 +54,7 @@ class Planted(Eager):
                 "frozen-inputs",
                 "frozen-last-input",
                 "zeros",
+                "scaled-weights",
                 "bf16-below-1",
                 *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
             ),
@@ -64,7 +65,7 @@ class Planted(Eager):
         fault = context.cell.mode
         plain = replace(context, cell=context.cell.model_copy(update={"mode": DEFAULT}))
         if fault in IN_MODULE:
-            module = copy.deepcopy(module)
+            module = module if fault == "scaled-weights" else copy.deepcopy(module)
             IN_MODULE[fault](module)
         compiled = super().build(module, inputs, plain)
         if fault.startswith("frozen"):
@@ -182,6 +183,16 @@ def change_epsilon(change: Callable[[float], float]) -> Callable[[torch.nn.Modul
     return plant
 
 
+def scaled_weights(module: torch.nn.Module) -> None:
+    """Change the first weight of the caller's own module."""
+    import torch
+
+    if (weight := next(module.parameters(), None)) is None:
+        raise Unsupported("the model has no weights")
+    with torch.no_grad():
+        weight.mul_(1.5)
+
+
 def no_bias(module: torch.nn.Module) -> None:
     """Forget the last bias."""
     import torch
@@ -278,6 +289,7 @@ IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
     "epsilon-tenfold": change_epsilon(lambda epsilon: 10 * epsilon),
     "epsilon-1e-3": change_epsilon(lambda _: 1e-3),
     "no-bias": no_bias,
+    "scaled-weights": scaled_weights,
     "no-residual": no_residual,
     "tanh-gelu": tanh_gelu,
     "tf32": tf32,
