@@ -16,7 +16,8 @@ Most models compute their outputs from their inputs alone, and then their sets a
 - A model whose answer depends on the time is called with a stopped clock. What the model's own code reads from outside
   or does there in a call, and the build does not, is noted.
 
-Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows.
+Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows. It must see new
+values in the memory of inputs that it was called with before.
 
 A model may depend on something that none of this finds, such as the process or another clock. So a build fails only if
 eager, called in the same process at the same time, passes, or if it has changed the model's weights.
@@ -36,6 +37,7 @@ import torch
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
+from bakeoff.models.input_sets import is_strided, without_repeats
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
 from bakeoff.records.text import counted, first, listed
@@ -57,6 +59,7 @@ FORGETS = "it does not keep the state that the model keeps from call to call ({}
 LEAVES_OUT = "it does not change buffer '{}' as the model's own call does"
 OVERWRITES = "it writes into its inputs ({}), and the model does not"
 REWRITES = "it changes the weights of the model ({})"
+STALE = "it answers new values in the memory of earlier inputs wrongly"
 UNREAD = "what a call leaves in the buffers of the model ({}) cannot be read from this build"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
 ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
@@ -171,7 +174,7 @@ class Checker:
         if not right.passed and self._frozen and not match(answers[:1], known[:1], known)[1]:
             return right.model_copy(update={"rule": f"{self._frozen} ({right.rule})"})
         if not traits.state:
-            return right if self._first else self._repeated(right, answers)
+            return right if self._first else self._with_new_values(self._repeated(right, answers), answers)
         return self._later(right, answers) if right.passed else self._after_other_calls(right, answers)
 
     def _beside_witnesses(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
@@ -224,6 +227,29 @@ class Checker:
             return right
         differs = repeated if right.passed else right
         return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
+
+    def _with_new_values(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Put the second inputs into the memory of the first ones, call the build, and compare with its second answer.
+
+        A build may keep answers by the addresses of inputs.
+        """
+        is_plain = self._cell.task == INFERENCE and not self._traits.written_inputs
+        if not (right.passed and is_plain) or right.unchecked or len(self._sets) < 2:
+            return right
+        inputs, other = self._sets[:2]
+        if [form_of(each) for each in inputs.tensors()] != [form_of(each) for each in other.tensors()]:
+            return right
+        kept = copied(inputs)
+        try:
+            fill(inputs, other)
+            again = self._answers([inputs.map(lambda tensor: tensor)])[0]
+        finally:
+            fill(inputs, kept)
+        if are_alike(answers[1], again):
+            return right
+        found = self._compared([answers[0], again, *answers[2:]], self.reference)
+        rule = f"{STALE} ({found.rule})"
+        return right if found.passed else found.model_copy(update={"rule": rule, "is_only_inexact": False})
 
     def _later(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare again after as many calls as the state takes to settle: a queue gives back what came long before."""
@@ -441,6 +467,18 @@ def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) ->
     # a decode step may write into its caches, and other tasks are not examined
     may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
     return tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in (() if may_write else sets))
+
+
+def form_of(tensor: torch.Tensor) -> object:
+    """Return what two inputs must share so that one can take the values of the other. Some can never do so."""
+    return (tensor.shape, tensor.dtype, tensor.stride()) if is_strided(tensor) else object()
+
+
+def fill(inputs: Inputs, other: Inputs) -> None:
+    with torch.no_grad():
+        for tensor, values in zip(inputs.tensors(), other.tensors(), strict=True):
+            once = without_repeats(tensor)
+            tensor.detach()[once].copy_(values.detach()[once])
 
 
 MAX_BUFFER_ERROR = 0.1

@@ -36,6 +36,7 @@ from bakeoff.truth.checking import (
     OVERWRITES,
     OWN_NUMBERS,
     REWRITES,
+    STALE,
     UNREAD,
     VARIES,
     WITHOUT_FAST_PATH,
@@ -844,6 +845,30 @@ def test_no_build_fails_where_eager_fails_as_well(
     monkeypatch.setattr(os, "getpid", lambda: number)
     found = checked(OTHER_PROCESS, path, build)
     assert (found.passed, found.unchecked, found.has_errors) == (True, EAGER_DIFFERS, False)
+
+
+def keeping_answers(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    kept: dict[int, Any] = {}
+
+    def call(*args: torch.Tensor) -> Any:
+        address = args[0].data_ptr()
+        kept[address] = kept[address] if address in kept else module(*args)
+        return kept[address]
+
+    return call
+
+
+@pytest.mark.parametrize("case", [CHANNELS_LAST, "input_layouts.py:factory"])
+def test_a_build_that_keeps_answers_by_addresses_is_wrong_and_the_inputs_stay(
+    case: str, references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(case, references(case), keeping_answers)
+        before = [each.map(torch.clone) for each in checker._sets]
+        found = checker.check()
+        assert not found.passed and found.rule.startswith(STALE)
+        for inputs, kept in zip(checker._sets, before, strict=True):
+            assert all(map(torch.equal, inputs.tensors(), kept.tensors()))
 
 
 def with_scaled_weights(module: nn.Module, _: Inputs) -> Callable[..., Any]:

@@ -54,6 +54,7 @@ class Planted(Eager):
                 "frozen-inputs",
                 "frozen-last-input",
                 "zeros",
+                "kept-by-address",
                 "scaled-weights",
                 "bf16-below-1",
                 *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
@@ -72,6 +73,8 @@ class Planted(Eager):
             if fault == "frozen-last-input" and len(inputs.tensors()) < 2:
                 raise Unsupported("there is only one input")
             return Frozen(compiled, inputs, only_last=fault == "frozen-last-input")
+        if fault == "kept-by-address":
+            return Keeping(compiled)
         return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled
 
 
@@ -97,6 +100,27 @@ class Frozen(Wrapped):
         last = inputs.tensors()[-1]
         frozen = inputs.map(lambda tensor: self._first.tensors()[-1] if tensor is last else tensor)
         super().bind(frozen if self._only_last else self._first)
+
+
+class Keeping(Wrapped):
+    """Keeps answers by the addresses of inputs, and gives them again."""
+
+    def __init__(self, inner: Compiled) -> None:
+        super().__init__(inner)
+        self._kept: dict[tuple[int, ...], Outputs] = {}
+        self._key: tuple[int, ...] = ()
+
+    def bind(self, inputs: Inputs) -> None:
+        super().bind(inputs)
+        self._key = tuple(tensor.data_ptr() for tensor in inputs.tensors())
+
+    def run(self) -> None:
+        if self._key not in self._kept:
+            super().run()
+            self._kept[self._key] = super().outputs()
+
+    def outputs(self) -> Outputs:
+        return self._kept[self._key]
 
 
 def one_channel(outputs: Outputs) -> Outputs:
