@@ -44,7 +44,7 @@ from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
-from bakeoff.truth.errors import EagerErrors, errors_of_eager
+from bakeoff.truth.errors import EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, labels, match
 from bakeoff.truth.module_state import is_equal
@@ -482,7 +482,11 @@ def fill(inputs: Inputs, other: Inputs) -> None:
 
 
 MAX_BUFFER_ERROR = 0.1
-"""What a call leaves in a buffer or in an input may be off by this share of the change."""
+"""What a call leaves in a buffer or in an input, and in each channel or row of it, may be off by this share of the
+change."""
+
+MAX_BUFFER_ROUNDINGS = 16
+"""It may also be off by so many roundings of the size of the whole."""
 
 
 def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
@@ -499,9 +503,19 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
         return False
     if not after.is_floating_point():
         return torch.equal(buffer.to(after), after)
-    rounding = 4 * torch.finfo(after.dtype).eps * after.double().norm()
-    limit = MAX_BUFFER_ERROR * (after.double() - before.double()).norm() + rounding
-    return bool((buffer.to(after.device).double() - after.double()).norm() <= limit)
+    rounding = (
+        MAX_BUFFER_ROUNDINGS * torch.finfo(after.dtype).eps * after.double().norm() / math.sqrt(after.numel() or 1)
+    )
+    change, error = (
+        (values.to(after.device).double() - other.double()).square()
+        for values, other in ((before, after), (buffer, after))
+    )
+    changes, errors = SliceSums(), SliceSums()
+    changes.add(change)
+    errors.add(error)
+    pairs = [(errors.root_mean_squares[place], size) for place, size in changes.root_mean_squares.items()]
+    pairs += [(error.mean().sqrt(), change.mean().sqrt())] if after.numel() else []
+    return all(bool((off <= MAX_BUFFER_ERROR * size + rounding).all()) for off, size in pairs)
 
 
 def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:

@@ -44,6 +44,7 @@ from bakeoff.truth.checking import (
     WithFreshInputs,
     WithFrozenChoices,
     buffers_in,
+    is_kept,
     unchanged_inputs,
 )
 from bakeoff.truth.decisions import noting_frozen_choices
@@ -348,6 +349,26 @@ def test_a_build_that_does_not_write_into_its_inputs_as_eager_does_is_told(
         assert checker.check().unwritten_inputs == [], "it is asked once"
 
 
+BEFORE = torch.zeros(2, 8, 16)
+WITH_OUTLIERS = torch.linspace(1, 2, 256).view(2, 8, 16) * torch.tensor([100.0, *[1.0] * 15])
+
+
+@pytest.mark.parametrize(
+    ("change", "is_right"),
+    [
+        (lambda cache: cache * (1 + 1e-5), True),
+        (lambda cache: cache.bfloat16().float(), True),
+        (lambda cache: cache.where(torch.arange(16) < 8, BEFORE), False),  # less than a tenth of the norm
+        (lambda cache: cache.where(torch.arange(8)[:, None] < 4, BEFORE), False),
+        (lambda cache: cache + torch.tensor([0.0, torch.nan] * 8), False),
+    ],
+)
+def test_each_part_of_what_a_call_writes_must_be_there(
+    change: Callable[[torch.Tensor], torch.Tensor], is_right: bool
+) -> None:
+    assert is_kept(change(WITH_OUTLIERS), BEFORE, WITH_OUTLIERS) == is_right
+
+
 def calling_on(change: Callable[[torch.Tensor], Any]) -> Build:
     """Change the inputs before the model's own call."""
 
@@ -475,15 +496,15 @@ def test_a_model_that_keeps_answers_by_their_inputs_drops_nothing_when_they_come
 
 
 @pytest.mark.filterwarnings("ignore")  # what models do is deprecated
-@pytest.mark.parametrize(("build", "is_kept"), [(as_it_is, True), (traced, False)])
+@pytest.mark.parametrize(("build", "is_held"), [(as_it_is, True), (traced, False)])
 def test_what_grows_outside_of_the_module_grows_only_where_its_code_runs(
-    build: Build, is_kept: bool, references: Callable[[str], Path]
+    build: Build, is_held: bool, references: Callable[[str], Path]
 ) -> None:
     with torch.inference_mode():
         checker = checker_of(CHANNELS_LAST, references(CHANNELS_LAST), build)
         checker._calls.traits = checker._calls.traits.model_copy(update={"grows": (OUTSIDE,)})
         outside = Access(kind=AccessKind.ATTRIBUTE, name=OUTSIDE)
-        assert checker.check().dropped == ([] if is_kept else [outside])
+        assert checker.check().dropped == ([] if is_held else [outside])
 
 
 @pytest.mark.parametrize(
