@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from bakeoff.backends.calling import sampled_places
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import loading, reference
 from bakeoff.measuring.worker.reference import OutputsIn, Subject
@@ -22,7 +24,7 @@ from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS, Outputs, run_eager, thinned
-from bakeoff.truth.errors import has_rounded_whole_numbers, within_float32, yardsticks
+from bakeoff.truth.errors import errors_of_eager, has_rounded_whole_numbers, within_float32, yardsticks
 from bakeoff.truth.reference import Reference
 from tests.support.cells import case
 from tests.support.checkout import python
@@ -329,6 +331,25 @@ def test_of_a_huge_output_the_same_places_are_compared() -> None:
     assert [tensor.numel() for tensor in first] == [MAX_COMPARED_ELEMENTS, 5]
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 64), (torch.float16, 8192)])
+@pytest.mark.parametrize("alter", [torch.zeros_like, lambda values: values.flip(0)])
+def test_a_wrong_block_of_a_large_output_is_found_between_the_values_that_are_compared(
+    alter: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, size: int
+) -> None:
+    exact = torch.randn(MAX_COMPARED_ELEMENTS + 2**20 + 5, dtype=torch.float64)
+    reference = thinned((exact,))
+    eager = exact.to(dtype)
+    known = Reference((reference,), *errors_of_eager([thinned((eager,))], [reference]))
+    precision = Precision.FP32 if dtype is torch.float32 else Precision.FP16
+    ours = (exact * (1 + 2 * torch.finfo(dtype).eps * torch.rand(exact.shape))).to(dtype)
+    assert accuracy.check([thinned((ours,))], known, precision).passed
+    is_compared = torch.zeros(exact.numel(), dtype=torch.bool)
+    is_compared[sampled_places(exact.numel(), MAX_COMPARED_ELEMENTS)] = True
+    between = (~is_compared).nonzero().flatten()[-size:]
+    ours[between] = alter(ours[between])
+    assert not accuracy.check([thinned((ours,))], known, precision).passed
 
 
 class Tied(nn.Module):
