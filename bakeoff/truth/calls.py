@@ -189,9 +189,10 @@ def digests(tensor: torch.Tensor) -> torch.Tensor:
     signs = torch.where(order < (BLOCK + math.isqrt(BLOCK)) // 2, 1.0, -1.0).double().to(flat.device)
 
     def of_blocks(blocks: torch.Tensor) -> torch.Tensor:
-        return (blocks.norm(dim=1) + SIGNED_SHARE * (blocks @ signs)) / math.sqrt(BLOCK)
+        sizes: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
+        return (sizes + SIGNED_SHARE * (blocks @ signs)) / math.sqrt(BLOCK)
 
-    for piece in flat.split(64 * BLOCK):  # which stays in a CPU's cache
+    for piece in torch.split(flat, 64 * BLOCK):  # which stays in a CPU's cache
         blocks = nn.functional.pad(piece.double(), (0, -piece.numel() % BLOCK)).view(-1, BLOCK)
         digest = of_blocks(blocks)
         found.append(digest if digest.isfinite().all() else of_blocks(blocks.where(blocks.isfinite(), 0)))

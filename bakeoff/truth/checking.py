@@ -44,7 +44,7 @@ from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
-from bakeoff.truth.errors import EagerErrors, SliceSums, errors_of_eager
+from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, labels, match
 from bakeoff.truth.module_state import is_equal
@@ -191,9 +191,13 @@ class Checker:
             return right
         values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
         why = BY_ROUNDING.format(values or "how far an answer is off")
-        is_rest = sum(others.values()) < sum(tensor.numel() for outputs in exact for tensor in outputs)
-        rule = f"{'not all' if is_rest else 'not'} compared: {why}"
-        return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": is_rest})
+        count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
+        if (
+            values and number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number
+        ):  # blurred edges, as of pixels
+            return of_rest.model_copy(update={"rule": f"{of_rest.rule}; {why}"})
+        rule = f"{'not all' if count < number else 'not'} compared: {why}"
+        return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": count < number})
 
     def _eager_fails(self) -> bool:
         """Return True if eager, called now, fails the check as well, where it would pass in the reference's process."""

@@ -116,12 +116,13 @@ class RoundingNoise(TorchDispatchMode):
         return self._seed % 2 == 1
 
     def noise(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the rounding of each value of the tensor to `dtype`, at random."""
+        """Return the rounding of each value of the tensor to `dtype`, at random. Small whole numbers are exact."""
         if (generator := self._generators.get(tensor.device)) is None:
             generator = torch.Generator(tensor.device).manual_seed(self._seed)
             self._generators[tensor.device] = generator
-        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
-        return by.mul_(tensor).mul_(self._roundings * torch.finfo(dtype).eps)
+        epsilon = torch.finfo(dtype).eps
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator).mul_(tensor).mul_(self._roundings * epsilon)
+        return by.masked_fill_((tensor == tensor.round()) & (tensor.abs() < 1 / (4 * epsilon)), 0)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
@@ -144,28 +145,21 @@ def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwa
 
 def _with_other_signs(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
     """Turn the signs of eigenvectors, of singular vectors on both sides, or of Q and R."""
-    if not noise.takes_last:
-        return found
-    is_svd = len(found) == 3
-    turned = {0, 2} if is_svd else {0, 1} if func.overloadpacket is aten.linalg_qr else {1}
-    return tuple(-each if place in turned else each for place, each in enumerate(found))
+    turned = (0, 2) if len(found) == 3 else (0, 1) if func.overloadpacket is aten.linalg_qr else (1,)
+    return tuple(-each if noise.takes_last and place in turned else each for place, each in enumerate(found))
 
 
 def _with_other_turns(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
     """Turn the sign of angles at pi: the branch cut is there."""
-    if not (noise.takes_last and found.is_floating_point()):
-        return found
     is_at_cut = (found.abs() - math.pi).abs() <= STRONG_NOISE * torch.finfo(found.dtype).eps
-    return torch.where(is_at_cut, -found, found)
+    return torch.where(is_at_cut, -found, found) if noise.takes_last else found
 
 
 def _with_rounded_sums(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
     """Round each partial sum, as a sum in one order does. Eager adds up in float64, or in pairs."""
-    if not found.is_floating_point():
-        return found
-    wide = found.double()
     dimension = kwargs["dim"] if "dim" in kwargs else args[1]
-    return (wide + noise.noise(wide, torch.float32).cumsum(dimension)).to(found.dtype)
+    rounding = noise.noise(found.double(), torch.float32).cumsum(dimension)
+    return (found + rounding).to(found.dtype) if found.is_floating_point() else found
 
 
 RUNS_WITH_NOISE = 2
@@ -183,19 +177,20 @@ OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[
 }
 """Operators with several right answers, and how to get another one."""
 
-COMPARING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne})
-STEPPING = frozenset(
-    {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod}
-    | {aten.nonzero, aten.argwhere, aten.bucketize, aten.searchsorted}
-)
+STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten.round, aten.floor, aten.ceil}) | {
+    *(aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod, aten.nonzero, aten.argwhere),
+    *(aten.bucketize, aten.searchsorted),
+}
 
 
-def jumps(func: Any, args: tuple[Any, ...]) -> bool:
+def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator whose result may jump where its arguments move by a rounding."""
     operator = func.overloadpacket
-    if operator in COMPARING or operator in STEPPING:
-        return isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
-    return operator in OTHER_ANSWERS or func.name().endswith("::nms")
+    if operator in OTHER_ANSWERS or func.name().endswith("::nms"):
+        return True
+    is_real = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
+    becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
+    return is_real and (operator in STEPPING or becomes_whole)
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

@@ -24,7 +24,7 @@ from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS, Outputs, run_eager, thinned
-from bakeoff.truth.errors import errors_of_eager, has_rounded_whole_numbers, within_float32, yardsticks
+from bakeoff.truth.errors import errors_of_eager, within_float32
 from bakeoff.truth.reference import Reference
 from tests.support.cells import case
 from tests.support.checkout import python
@@ -403,39 +403,12 @@ def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
     assert 0 < found.eager_call.host_ms <= found.eager_call.call_ms < 1000
 
 
-@pytest.mark.parametrize(
-    ("flipped", "share"),
-    [(0, 0.0), (3, 3 / 1000), (500, 0.0)],
-)
-def test_whole_numbers_on_an_edge_may_differ_as_rounding_moves_them(flipped: int, share: float) -> None:
-    exact = torch.arange(1000)
-    noisy = exact.clone()
-    noisy[:flipped] += 1
-    real = torch.zeros(4), torch.ones(4)
-    found = yardsticks([(noisy, real[0])], [(exact, real[1])], rounding_decides=True, only_whole=True)
-    assert found.rmse == (pytest.approx(share**0.5), 0.0)
-
-
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     known = Subject(cell_of("fp32"), folder, folder)
     eager = run_eager(*loading.move_to_device(known.load(), known.cell))[0]
     usual, strong = ([float((run[0][0] - eager[0]).norm()) for run in known.noisy(roundings)] for roundings in (1, 16))
     assert len(usual) == len(strong) == 2
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)
-
-
-@pytest.mark.parametrize(
-    ("output", "is_told"),
-    [
-        (torch.zeros(1024, dtype=torch.uint8), True),
-        (torch.zeros(1024, dtype=torch.bool), True),
-        (torch.zeros(16, dtype=torch.int64), False),
-        (torch.zeros(1024), False),
-    ],
-)
-def test_only_many_whole_numbers_may_have_been_rounded(output: torch.Tensor, is_told: bool) -> None:
-    assert has_rounded_whole_numbers([(output,)], Precision.FP32) is is_told
-    assert not has_rounded_whole_numbers([(output,)], Precision.BF16)
 
 
 def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path) -> None:

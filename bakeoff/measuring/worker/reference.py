@@ -59,7 +59,6 @@ from bakeoff.truth.errors import (
     decided_by_rounding,
     errors_of_eager,
     far_from_float64,
-    has_rounded_whole_numbers,
     is_explained_by_rounding,
     with_varying,
     within_float32,
@@ -367,8 +366,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     answers = as_is.outputs[: as_is.sets], exact.outputs[: as_is.sets], cell.precision
     decided, lost = decided_by_rounding(*answers), ""
     far_off = "" if decided else far_from_float64(*answers)
-    may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
-    noisy = subject.noisy() if far_off or may_flip else ()
+    noisy = subject.noisy() if far_off else ()
     if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
         varying = tuple(labels(as_is.outputs[0]))
         subject.traits = traits.model_copy(update={"is_random": True, "repeats_with_seed": False, "varying": varying})
@@ -382,7 +380,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
-    return exact, noisy if lost or may_flip else ()
+    return exact, noisy if lost else ()
 
 
 def is_explained(
@@ -459,13 +457,13 @@ class Yardstick:
         traits, precision = self.subject.traits, self.subject.cell.precision
         depends = bool(traits.depends_on_rounding)
 
-        def beside(witness: Sequence[Outputs], rounding_decides: bool, only_whole: bool = False) -> EagerErrors:
+        def beside(witness: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
             ours, theirs = ([outputs[place] for place in places] for outputs in (witness, self.expected))
-            return yardsticks(ours, theirs, rounding_decides, only_whole)
+            return yardsticks(ours, theirs, rounding_decides)
 
         errors = beside(self.eager, depends)
         for run in self.noisy:
-            errors = errors.or_larger(beside(run, True, only_whole=not (depends and self.is_exact)))
+            errors = errors.or_larger(beside(run, True))
         allowed = errors.or_of_sums(precision, self.longest_sum)
         if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed()
@@ -764,8 +762,8 @@ def sets_that_differ_most(
         if (bolder := taken(kinds)) is not None:
             found = kinds, bolder
             break
-    kinds = (*found[0], ZEROS)
-    return found if (bolder := taken(kinds)) is None else (kinds, bolder)
+    with_zeros = (*found[0], ZEROS)
+    return found if (bolder := taken(with_zeros)) is None else (with_zeros, bolder)
 
 
 def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
