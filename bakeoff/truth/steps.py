@@ -143,7 +143,7 @@ def without_jumps(
     """Return these answers with the reference's values where they are others, and how many these are in each output.
 
     Witnesses are as right as the reference, and round otherwise: the first ones by one `rounding`, the others by more.
-    An output in which they differ less than the answers do stays as it is. Other shapes must be those of a witness.
+    An output in which they differ less than the answers do stays as it is, in its values or in their number.
     """
     found = list(map(list, answers))
     counts = dict[str, int]()
@@ -156,6 +156,9 @@ def without_jumps(
         are_alike = all(ours.shape == exact.shape and is_dense(ours) and is_dense(exact) for ours, exact in pairs)
         return _OtherValues.of(pairs, roundings * rounding) if are_alike else None
 
+    def more_at(place: int, of: Sequence[Outputs]) -> int:
+        return sum(abs(ours[place].numel() - exact[place].numel()) for ours, exact in zip(of, reference, strict=True))
+
     for place, label in enumerate(labels(reference[0])):
         ours = values_at(place, answers)
         theirs = [
@@ -163,8 +166,13 @@ def without_jumps(
             for number, each in enumerate(witnesses)
         ]
         known = [each for each in theirs if each is not None]
-        is_explained = ours.is_as_of(known) if ours and known else len(known) < len(theirs)
-        if not is_explained or (ours and not ours.number):
+        if ours:
+            is_explained = ours.number > 0 and bool(known) and ours.is_as_of(known)
+        else:
+            is_explained = (
+                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, each) for each in witnesses)
+            )
+        if not is_explained:
             continue
         counts[label] = ours.number if ours else sum(exact[place].numel() for exact in reference)
         for number, exact in enumerate(reference):

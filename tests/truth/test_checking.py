@@ -588,6 +588,15 @@ def test_beside_other_right_answers_a_fault_is_found(
     assert not checked(case, references(case), with_fault).passed
 
 
+@pytest.mark.parametrize(("limit", "passed"), [(0.2 - 1e-6, True), (0.5, False), (-1.0, False)])
+def test_other_shapes_are_no_error_if_rounding_gives_other_ones(
+    limit: float, passed: bool, references: Callable[[str], Path]
+) -> None:
+    case = "threshold_nonzero.py:factory"
+    found = checked(case, references(case), lambda module, _: lambda scores: torch.nonzero(scores > limit))
+    assert (found.passed, bool(found.unchecked)) == (passed, passed)
+
+
 @pytest.mark.parametrize(("change", "passed"), [(2e-6, True), (1e-4, False)])
 def test_a_few_of_many_pixels_may_lie_on_the_other_side_of_an_edge(
     change: float, passed: bool, references: Callable[[str], Path]
