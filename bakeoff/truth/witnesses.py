@@ -185,12 +185,11 @@ STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten
 
 def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator whose result may jump where its arguments move by a rounding."""
-    operator = func.overloadpacket
-    if operator in OTHER_ANSWERS or func.name().endswith("::nms"):
-        return True
-    is_real = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
+    operator, first = func.overloadpacket, args[0] if args else None
+    if not isinstance(first, torch.Tensor) or not (first.is_floating_point() or first.is_complex()):
+        return operator in CHOOSING - POOLING
     becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
-    return is_real and (operator in STEPPING or becomes_whole)
+    return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

@@ -293,9 +293,9 @@ class Subject:
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
         if roundings not in self.runs_with_noise:
+            module, sets = move_to_device(self.load(), self.cell)
             runs = []
             for seed in range(RUNS_WITH_NOISE):
-                module, sets = move_to_device(self.load(), self.cell)
                 with RoundingNoise(seed, roundings):
                     runs.append(run_eager(module, sets, traits=self.traits))
             self.runs_with_noise[roundings] = tuple(runs)
