@@ -13,7 +13,8 @@
 Bolder sets change what stayed, if the model takes that. Masks (`MASKS`) move by some places, or lose the last ones.
 Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are sorted stay so, with the same ends, and
 all stay in their range. Constants and zeros among real numbers change a little. Real ones may be a mask in which
-nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`.
+nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`. The last of
+whole numbers that are all zero, such as the kinds of tokens, become one (`ZEROS`), which may be out of their range.
 """
 
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ DRAWN_IN = 1 / 16
 """Values of the first further set are drawn in by this share of their range, of the next one by twice as much."""
 
 
-MASKS, WHOLES, SCALES = "masks", "whole numbers", "scales"
+MASKS, WHOLES, SCALES, ZEROS = "masks", "whole numbers", "scales", "zeros"
 
 
 def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
@@ -144,6 +145,8 @@ def with_bolder_values(values: torch.Tensor, by: int, kinds: tuple[str, ...]) ->
     is_scales = may_be_scales and (values.numel() == 1 or SCALES in kinds or MASKS not in kinds)
     if is_mask(values) and not is_scales:
         return with_moved_mask(values, by) if MASKS in kinds else values
+    if ZEROS in kinds and not is_real(values) and not bool(values.any()):
+        return with_moved_mask(values, by)
     if is_whole and bool((values != 0).any()):
         lower = with_lower_numbers(values, by) if WHOLES in kinds else values
         if WHOLES not in kinds or not torch.equal(lower, values):

@@ -76,6 +76,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if same := traits.constant_outputs:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
+    if same := traits.unvaried_inputs:
+        yield f"gets the same {listed(first(same))} in all input sets, so that a build that ignores it passes"
     if traits.one_answer:
         yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:

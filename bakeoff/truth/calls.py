@@ -5,6 +5,7 @@ as its counterpart did. `AlikeCalls` restores what calls change, sets the seed o
 model that writes into its inputs. For other models it does nothing.
 """
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
-from bakeoff.truth.module_state import ModuleState, is_equal
+from bakeoff.truth.module_state import ModuleState, Weights, is_equal
 
 Outputs = tuple[torch.Tensor, ...]
 Witness = Callable[[Inputs], Outputs]
@@ -31,7 +32,10 @@ FIRST_SEED, OTHER_SEED = 2027, 4093
 """Seeds before a call. A random model answers differently with the second one."""
 
 MAX_COMPARED_ELEMENTS = 2**22
-"""Of a larger output this many elements are compared, at random places that are always the same."""
+"""Of a larger output this many elements are compared, at random places that are always the same, and digests of all."""
+
+BLOCK, SIGNED_SHARE = 2**12, 1 / 6
+"""So many values have one digest. A share of it may have any sign, so that the digest is never nearly zero."""
 
 ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
 """Two calls that differ by fewer roundings of their type are the same: sums on a GPU have no fixed order."""
@@ -52,6 +56,7 @@ class AlikeCalls:
         self.module = module
         keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
         self._state = ModuleState(module) if module is not None and keeps_more else None
+        self._weights = Weights(module) if module is not None else None
         self._number = 0
 
     @property
@@ -62,6 +67,10 @@ class AlikeCalls:
     def begins_anew(self) -> bool:
         """Return True if no call depends on those before it, once a sequence has begun."""
         return self.can_restore or not self.traits.state
+
+    def changed_weights(self) -> tuple[str, ...]:
+        """Return the names of the module's weights that are others than when this was made."""
+        return self._weights.changed() if self._weights else ()
 
     def buffer(self, name: str) -> torch.Tensor:
         assert self.module is not None
@@ -151,12 +160,14 @@ def _trained(training: Training, sets: Sequence[Inputs]) -> tuple[Outputs, ...]:
 
 
 def thinned(outputs: Outputs) -> Outputs:
-    """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one. No later
-    call overwrites it."""
+    """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one, with
+    digests of all real numbers after them. No later call overwrites it."""
 
     def thin(tensor: torch.Tensor) -> torch.Tensor:
-        is_large = tensor.numel() > MAX_COMPARED_ELEMENTS
-        return sampled(tensor, MAX_COMPARED_ELEMENTS) if is_large else tensor.detach().clone()
+        if tensor.numel() <= MAX_COMPARED_ELEMENTS:
+            return tensor.detach().clone()
+        some = sampled(tensor, MAX_COMPARED_ELEMENTS)
+        return torch.cat((some, digests(tensor))) if tensor.is_floating_point() else some
 
     outputs = comparable(outputs)
     if not isinstance(outputs, Returned):
@@ -164,6 +175,28 @@ def thinned(outputs: Outputs) -> Outputs:
     thin_outputs = outputs.map(thin)
     thin_outputs.choices = {place: replace(choice, rows=thin(choice.rows)) for place, choice in outputs.choices.items()}
     return thin_outputs
+
+
+def digests(tensor: torch.Tensor) -> torch.Tensor:
+    """Return for each block of values their root mean square, with a share of their sum with random signs.
+
+    The sum is divided by the root of their number, so that it is as large as a value. Other values in any place change
+    the digest. Values that are not finite count as zeros.
+    """
+    flat, found = tensor.detach().reshape(-1), list[torch.Tensor]()
+    order = torch.randperm(BLOCK, generator=torch.Generator().manual_seed(BLOCK))
+    # their sum is the root of their number, so that an error of all values is as large in the sum
+    signs = torch.where(order < (BLOCK + math.isqrt(BLOCK)) // 2, 1.0, -1.0).double().to(flat.device)
+
+    def of_blocks(blocks: torch.Tensor) -> torch.Tensor:
+        sizes: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
+        return (sizes + SIGNED_SHARE * (blocks @ signs)) / math.sqrt(BLOCK)
+
+    for piece in torch.split(flat, 64 * BLOCK):  # which stays in a CPU's cache
+        blocks = nn.functional.pad(piece.double(), (0, -piece.numel() % BLOCK)).view(-1, BLOCK)
+        digest = of_blocks(blocks)
+        found.append(digest if digest.isfinite().all() else of_blocks(blocks.where(blocks.isfinite(), 0)))
+    return torch.cat(found).to(tensor.dtype)
 
 
 def owned(outputs: Outputs) -> Outputs:

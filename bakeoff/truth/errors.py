@@ -343,36 +343,22 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
 
 
-def has_rounded_whole_numbers(outputs: Sequence[Outputs], precision: Precision) -> bool:
-    """Return True if an output has many whole numbers that are no indices. They may be real numbers that were rounded.
-
-    Narrow types round so coarsely that noise would tell of other answers.
-    """
-    return not (precision.is_16_bit or precision.is_quantised) and any(
-        tensor.numel() >= MIN_WHOLE_NUMBERS and is_whole(tensor) and label not in choices_of(each)
-        for each in outputs
-        for label, tensor in zip(labels(each), each, strict=True)
-    )
-
-
 def is_whole(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def yardsticks(
-    eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool, only_whole: bool = False
-) -> EagerErrors:
-    """Return eager's error of each output over all input sets, or the errors of whole numbers only.
+def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
+    """Return eager's error of each output over all input sets.
 
     Where rounding decides, moving values by one rounding gives other shapes and whole numbers. They are no errors of
-    eager's, and a cell must have them exactly, but for a few of many whole numbers that lie on an edge.
+    eager's.
     """
     if not rounding_decides:
         return errors_of_eager(eager, exact)
     alike = [
         with_structure(
             tuple(
-                value if may_differ(value, exact_value, only_whole) else exact_value
+                exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
                 for value, exact_value in zip(ours, theirs, strict=True)
             ),
             structure_of(theirs),
@@ -382,16 +368,6 @@ def yardsticks(
         for ours, theirs in zip(eager, exact, strict=True)
     ]
     return errors_of_eager(alike, exact)
-
-
-def may_differ(value: torch.Tensor, exact: torch.Tensor, only_whole: bool) -> bool:
-    """Return True if the difference of two outputs is an error: that of real numbers, or of few of many whole ones."""
-    if value.shape != exact.shape:
-        return False
-    if not is_whole(exact):
-        return not only_whole
-    is_large = exact.numel() >= MIN_WHOLE_NUMBERS
-    return is_large and float((value != exact.to(value.dtype)).double().mean()) <= MAX_FLIPPED_SHARE
 
 
 def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from bakeoff.truth.user_code import is_users_file
 
@@ -85,6 +86,26 @@ class ModuleState:
         with torch.inference_mode():
             for put_back in self._put_back:
                 put_back()
+
+
+class Weights:
+    """Some values of each of a module's parameters as they were when this was made."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._leaves = self._now()
+
+    def _now(self) -> dict[str, Leaf]:
+        leaves = {name: _leaf(weight, whole=False) for name, weight in self._module.named_parameters()}
+        # on the host, where no memory is measured
+        return {
+            name: (kind, pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, leaf))
+            for name, (kind, leaf) in leaves.items()
+        }
+
+    def changed(self) -> tuple[str, ...]:
+        """Return the names of those that the module has still, with other values."""
+        return tuple(name for name, leaf in self._now().items() if not _is_same(self._leaves.get(name, leaf), leaf))
 
 
 LENGTH = "'s length"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -199,6 +200,15 @@ class ReferenceFiles:
     def without_fast_path(self) -> ReferenceFiles:
         """What eager answers without the fast path of its transformer layers, if that is something else."""
         return ReferenceFiles(self.reference.with_suffix(".layers.safetensors"))
+
+    def witness(self, number: int) -> Path:
+        """What eager answers if each operator rounds otherwise, or gives another of several right answers."""
+        return self.reference.with_suffix(f".witness{number}.safetensors")
+
+    def witnesses(self) -> list[tuple[Outputs, ...]]:
+        """Return the answers of all of them, the least noisy ones first."""
+        paths = itertools.takewhile(Path.exists, map(self.witness, itertools.count()))
+        return [Reference.load(path).outputs for path in paths]
 
     def after(self, calls: int) -> Path:
         """The reference of the same sequence of calls, after so many calls with the first inputs."""

@@ -1,14 +1,18 @@
-"""Real numbers that a model has rounded itself, such as to decimals: rounding moves a few of them over an edge."""
+"""Values that jump where rounding moves something over an edge: of a model that rounds itself, to decimals for example,
+and of operators with several right answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import torch
 
-from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS
-from bakeoff.truth.matching import Matched, Outputs, labels
+from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS
+from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, is_whole
+from bakeoff.truth.matching import Matched, Outputs, as_pairs, labels
+from bakeoff.truth.witnesses import RUNS_WITH_NOISE, STRONG_NOISE
 
 MAX_EXAMINED = 2**24
 """The values of larger outputs are not sorted."""
@@ -41,7 +45,11 @@ def without_flips(
             if label == name and outputs[number][place] is not None
         ]
         pairs = [(found[number][place], reference[number][place]) for number, place in places]
-        values = torch.cat([exact.detach().cpu().double().flatten() for _, exact in pairs if is_plain(exact)] or [NONE])
+        # without the digests of a larger output
+        flat = [
+            exact.detach().flatten()[:MAX_COMPARED_ELEMENTS].cpu().double() for _, exact in pairs if is_plain(exact)
+        ]
+        values = torch.cat(flat or [NONE])
         step = step_of(values)
         if not step or not all(ours is not None and is_plain(ours) and is_plain(exact) for ours, exact in pairs):
             continue
@@ -82,3 +90,100 @@ def _flips(ours: torch.Tensor, exact: torch.Tensor, step: float) -> torch.Tensor
     """Return where a value is one step off."""
     distance = (ours.detach().double() - exact.to(ours.device).double()).abs()
     return (distance - step).abs() < ON_STEP * step
+
+
+OTHER_ROUNDINGS = 64.0
+"""A value is another one if it is off by so many roundings of itself and of the output's size."""
+
+TIMES_WITNESSES = 2.0
+"""A build may differ so many times as much as a witness with noise."""
+
+
+class _OtherValues(NamedTuple):
+    """How far values of an output are others than the reference's, over all input sets."""
+
+    places: list[torch.Tensor]  # where they are, for each input set
+    number: int
+    distance: float
+    sorted_distance: float  # of the sorted absolute values, which other signs and another order do not change
+    rounding: float  # of all values
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], rounding: float) -> _OtherValues:
+        values = [[as_pairs(each).detach().cpu().double().nan_to_num() for each in pair] for pair in pairs]
+        share = 0.0 if is_whole(pairs[0][1]) else OTHER_ROUNDINGS * rounding
+        places = [
+            ((ours - exact).abs() > share * (exact.abs() + root_mean_square(exact))) & as_pairs(own).cpu().isfinite()
+            for (own, _), (ours, exact) in zip(pairs, values, strict=True)
+        ]
+        ours, theirs = (torch.cat([each.flatten() for each in one]) for one in zip(*values, strict=True))
+        return cls(
+            places,
+            sum(int(each.sum()) for each in places),
+            float((ours - theirs).norm()),
+            float((ours.abs().sort().values - theirs.abs().sort().values).norm()),
+            OTHER_ROUNDINGS * rounding * float(theirs.norm()),
+        )
+
+    def is_as_of(self, witnesses: Sequence[_OtherValues]) -> bool:
+        """Return True if the witnesses have about as many other values, as far off, and of such sizes."""
+        most = [TIMES_WITNESSES * max(of_witnesses) for of_witnesses in list(zip(*witnesses, strict=True))[1:4]]
+        return bool(
+            self.number <= most[0] and self.distance <= most[1] and self.sorted_distance <= most[2] + self.rounding
+        )
+
+
+def root_mean_square(values: torch.Tensor) -> torch.Tensor:
+    return values.square().mean().sqrt()
+
+
+def without_jumps(
+    answers: Sequence[Outputs], reference: Sequence[Outputs], witnesses: Sequence[Sequence[Outputs]], rounding: float
+) -> tuple[list[Outputs], dict[str, int]]:
+    """Return these answers with the reference's values where they are others, and how many these are in each output.
+
+    Witnesses are as right as the reference, and round otherwise: the first ones by one `rounding`, the others by more.
+    An output in which they differ less than the answers do stays as it is, in its values or in their number.
+    """
+    found = list(map(list, answers))
+    counts = dict[str, int]()
+    if any(list(map(len, each)) != list(map(len, reference)) for each in (answers, *witnesses)):
+        return list(answers), counts
+
+    def values_at(place: int, of: Sequence[Outputs], roundings: int = 1) -> _OtherValues | None:
+        """Return nothing if shapes differ."""
+        pairs = [(ours[place], exact[place]) for ours, exact in zip(of, reference, strict=True)]
+        are_alike = all(ours.shape == exact.shape and is_dense(ours) and is_dense(exact) for ours, exact in pairs)
+        return _OtherValues.of(pairs, roundings * rounding) if are_alike else None
+
+    def more_at(place: int, of: Sequence[Outputs]) -> int:
+        return sum(abs(ours[place].numel() - exact[place].numel()) for ours, exact in zip(of, reference, strict=True))
+
+    for place, label in enumerate(labels(reference[0])):
+        ours = values_at(place, answers)
+        theirs = [
+            values_at(place, each, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
+            for number, each in enumerate(witnesses)
+        ]
+        known = [each for each in theirs if each is not None]
+        if ours:
+            is_explained = ours.number > 0 and bool(known) and ours.is_as_of(known)
+        else:
+            is_explained = (
+                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, each) for each in witnesses)
+            )
+        if not is_explained:
+            continue
+        counts[label] = ours.number if ours else sum(exact[place].numel() for exact in reference)
+        for number, exact in enumerate(reference):
+            value = exact[place].to(answers[number][place])
+            if ours:
+                is_other = ours.places[number].to(value.device)
+                is_other = is_other.any(-1) if is_other.dim() > value.dim() else is_other  # of complex numbers
+                value = torch.where(is_other, value, answers[number][place])
+            found[number][place] = value
+    return list(map(tuple, found)), counts
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested

@@ -7,13 +7,15 @@
   1997). Where an answer is lost to rounding, as in a difference of two large sums, eager may be right by luck. Then its
   error says little about that of another order of the same sums. Runs with noise show how far rounding can move the
   answer. Stronger noise also finds choices that are close to another one, which a few runs with that of one rounding
-  may miss.
+  may miss. Where an operator has several right answers, such as the order of equal values or the sign of an
+  eigenvector, these runs take another one (`OTHER_ANSWERS`).
 - `jolt` moves weights and inputs by up to one rounding.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
+from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
 from bakeoff.truth.plain_dispatch import keep_compiler_out
 
 aten = torch.ops.aten
@@ -84,7 +87,10 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
 
 
 class RoundingNoise(TorchDispatchMode):
-    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay."""
+    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay.
+
+    With an odd seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first.
+    """
 
     def __init__(self, seed: int, roundings: float = 1) -> None:
         super().__init__()
@@ -99,17 +105,91 @@ class RoundingNoise(TorchDispatchMode):
         if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        # what is made of no tensor, such as zeros, is exact
-        return pytree.tree_map_only(torch.Tensor, self._moved, found) if given else found
+        if not given:  # what is made of no tensor, such as zeros, is exact
+            return found
+        if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
+            found = other(self, func, args, kwargs or {}, found)
+        return pytree.tree_map_only(torch.Tensor, self._moved, found)
+
+    @property
+    def takes_last(self) -> bool:
+        return self._seed % 2 == 1
+
+    def noise(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the rounding of each value of the tensor to `dtype`, at random. Small whole numbers are exact."""
+        if (generator := self._generators.get(tensor.device)) is None:
+            generator = torch.Generator(tensor.device).manual_seed(self._seed)
+            self._generators[tensor.device] = generator
+        epsilon = torch.finfo(dtype).eps
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator).mul_(tensor).mul_(self._roundings * epsilon)
+        return by.masked_fill_((tensor == tensor.round()) & (tensor.abs() < 1 / (4 * epsilon)), 0)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
             return tensor
-        if (generator := self._generators.get(tensor.device)) is None:
-            generator = torch.Generator(tensor.device).manual_seed(self._seed)
-            self._generators[tensor.device] = generator
-        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
-        return torch.addcmul(tensor, tensor, by, value=self._roundings * torch.finfo(tensor.dtype).eps)
+        return tensor + self.noise(tensor, tensor.dtype)
+
+
+def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
+    """Choose the last ones of equal values, or the first ones."""
+    source = args[0]
+    takes_indices = not isinstance(found, torch.Tensor) or func.overloadpacket in ONLY_INDICES
+    if kwargs.get("stable") or not takes_indices or source.layout is not torch.strided or not source.numel():
+        return found
+    place = torch.arange(source.numel(), dtype=torch.float64, device=source.device).view(source.shape) / source.numel()
+    place = place if noise.takes_last else 1 - place
+    other = func(source.double() * (1 + 2.0**-30 * place) + 1e-290 * place, *args[1:], **kwargs)
+    # as values of the source's type, they are those that they were
+    return pytree.tree_map(lambda mine, theirs: theirs.to(mine.dtype), found, other)
+
+
+def _with_other_signs(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
+    """Turn the signs of eigenvectors, of singular vectors on both sides, or of Q and R."""
+    turned = (0, 2) if len(found) == 3 else (0, 1) if func.overloadpacket is aten.linalg_qr else (1,)
+    return tuple(-each if noise.takes_last and place in turned else each for place, each in enumerate(found))
+
+
+def _with_other_turns(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
+    """Turn the sign of angles at pi: the branch cut is there."""
+    is_at_cut = (found.abs() - math.pi).abs() <= STRONG_NOISE * torch.finfo(found.dtype).eps
+    return torch.where(is_at_cut, -found, found) if noise.takes_last else found
+
+
+def _with_rounded_sums(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
+    """Round each partial sum, as a sum in one order does. Eager adds up in float64, or in pairs."""
+    dimension = kwargs["dim"] if "dim" in kwargs else args[1]
+    rounding = noise.noise(found.double(), torch.float32).cumsum(dimension)
+    return (found + rounding).to(found.dtype) if found.is_floating_point() else found
+
+
+RUNS_WITH_NOISE = 2
+"""So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
+
+STRONG_NOISE = 16
+"""So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
+
+OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[str, Any], Any], Any]] = {
+    **dict.fromkeys(CHOOSING - POOLING, _with_other_ties),
+    **dict.fromkeys((aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig, aten.linalg_qr), _with_other_signs),
+    **dict.fromkeys((aten.linalg_svd, aten._linalg_svd, aten.svd), _with_other_signs),
+    **dict.fromkeys((aten.atan2, aten.angle), _with_other_turns),
+    aten.cumsum: _with_rounded_sums,
+}
+"""Operators with several right answers, and how to get another one."""
+
+STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten.round, aten.floor, aten.ceil}) | {
+    *(aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod, aten.nonzero, aten.argwhere),
+    *(aten.bucketize, aten.searchsorted),
+}
+
+
+def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Return True for an operator whose result may jump where its arguments move by a rounding."""
+    operator, first = func.overloadpacket, args[0] if args else None
+    if not isinstance(first, torch.Tensor) or not (first.is_floating_point() or first.is_complex()):
+        return operator in CHOOSING - POOLING
+    becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
+    return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

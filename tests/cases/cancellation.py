@@ -17,3 +17,14 @@ class Variance(nn.Module):
 def factory(batch: int = 4):
     torch.manual_seed(0)
     return Variance(), torch.randn(batch, 256)
+
+
+class Running(nn.Module):
+    def forward(self, x):
+        return x.cumsum(-1)
+
+
+def running(batch: int = 2, length: int = 500_000):
+    """Running sums cross zero, where sums in one order are as far off as elsewhere. Eager adds up in float64."""
+    torch.manual_seed(0)
+    return Running(), torch.randn(batch, length)

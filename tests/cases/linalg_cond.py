@@ -25,3 +25,24 @@ def cancelled(batch: int = 4) -> tuple[nn.Module, torch.Tensor]:
 
 def factory(batch: int = 4):
     return Cond(), torch.ones(batch, 2, 2)
+
+
+class Axes(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigh(x @ x.mT)
+
+
+def axes(batch: int = 4, size: int = 4):
+    """Eigenvectors have any sign. Right: other signs are no error, and are noted."""
+    return Axes(), torch.randn(batch, size, size)
+
+
+class Angles(nn.Module):
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x)
+        return torch.atan2(spectrum.imag, spectrum.real)
+
+
+def angles(batch: int = 4, size: int = 64):
+    """Pi and minus pi are one angle, of the mean for example. Right: either is no error, and is noted."""
+    return Angles(), torch.randn(batch, size)

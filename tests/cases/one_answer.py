@@ -67,3 +67,20 @@ class Detector(nn.Module):
 
 def detector(batch: int = 8):
     return Detector(), torch.randn(batch, 32)
+
+
+class Kinds(nn.Module):
+    """Text in which each token is of one of two kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = nn.Embedding(2, 32)
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x, kinds):
+        return self.linear(x + self.kinds(kinds))
+
+
+def kinds(batch: int = 2, length: int = 8):
+    """The example has one kind of tokens only. Right: a build that ignores kinds is wrong."""
+    return Kinds(), (torch.randn(batch, length, 32), torch.zeros(batch, length, dtype=torch.int64))

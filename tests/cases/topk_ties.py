@@ -18,3 +18,16 @@ class Retrieval(nn.Module):
 
 def factory(batch: int = 16, items: int = 500):
     return Retrieval(), (torch.rand(batch, items) * 8).round() / 8
+
+
+class Ranked(nn.Module):
+    """What stands beside equal scores depends on their order, which is of no meaning."""
+
+    def forward(self, scores, values):
+        places = torch.argsort((scores * 99).round(), dim=-1, descending=True)
+        return values.gather(-1, places), values.sum(-1)
+
+
+def ranked(batch: int = 4, items: int = 200):
+    """Other values are taken by the order of equal scores. Right: another order is no error, and is noted."""
+    return Ranked(), (torch.rand(batch, items), torch.randn(batch, items))

@@ -25,6 +25,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
 from bakeoff.truth.plain_dispatch import keep_compiler_out
+from bakeoff.truth.witnesses import jumps
 
 aten = torch.ops.aten
 
@@ -282,6 +283,7 @@ class LongestSum(TorchDispatchMode):
         super().__init__()
         keep_compiler_out(LongestSum)
         self.length = 1
+        self.jumps = False  # an operator's result may jump where rounding moves its arguments
         self._read_by_python = 1
         self._lengths: dict[int, int] = {}  # by the address of the memory
 
@@ -296,6 +298,7 @@ class LongestSum(TorchDispatchMode):
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         length = max(self.of(given), self._read_by_python)
         found = func(*args, **(kwargs or {}))
+        self.jumps = self.jumps or jumps(func, args, found)
         own = 1
         if func.overloadpacket in SUMS:
             result = found[0] if isinstance(found, tuple) else found

@@ -45,7 +45,8 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, SCALES, WHOLES
+from bakeoff.models.input_sets import MASKS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
@@ -58,7 +59,6 @@ from bakeoff.truth.errors import (
     decided_by_rounding,
     errors_of_eager,
     far_from_float64,
-    has_rounded_whole_numbers,
     is_explained_by_rounding,
     with_varying,
     within_float32,
@@ -66,6 +66,7 @@ from bakeoff.truth.errors import (
 )
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import labels
+from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
 from bakeoff.truth.traits import (
@@ -80,7 +81,16 @@ from bakeoff.truth.traits import (
     understand,
 )
 from bakeoff.truth.user_code import noting_reads, users_data, weights_beside, weights_named_in
-from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, jolt, layer_by_layer, type_in, use_plain_experts
+from bakeoff.truth.witnesses import (
+    RUNS_WITH_NOISE,
+    STRONG_NOISE,
+    KeepFloat64,
+    RoundingNoise,
+    jolt,
+    layer_by_layer,
+    type_in,
+    use_plain_experts,
+)
 
 
 def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
@@ -170,9 +180,12 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
         yardstick = Yardstick.of(subject, as_is, exact, noisy)
+        witnesses = rounded_otherwise(subject, as_is)
         clock.synchronise()
     files, traits = ReferenceFiles(job.reference), subject.traits
     as_is.beyond.save(files.beyond)
+    for number, run in enumerate(witnesses):
+        Reference(run[: as_is.sets], ()).save(files.witness(number))
     if layers is not None:  # before the reference, with which all are there
         for path, places in files.without_fast_path.parts(len(layers), as_is.sets, traits).items():
             ours, theirs = ([row[place] for place in places] for row in (as_is.without_fast_path, layers))
@@ -237,6 +250,7 @@ class Subject:
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
+    runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
     def announce(self, phase: str) -> None:
         self.phase = phase
@@ -278,12 +292,14 @@ class Subject:
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
-        runs = []
-        for seed in range(RUNS_WITH_NOISE):
+        if roundings not in self.runs_with_noise:
             module, sets = move_to_device(self.load(), self.cell)
-            with RoundingNoise(seed, roundings):
-                runs.append(run_eager(module, sets, traits=self.traits))
-        return tuple(runs)
+            runs = []
+            for seed in range(RUNS_WITH_NOISE):
+                with RoundingNoise(seed, roundings):
+                    runs.append(run_eager(module, sets, traits=self.traits))
+            self.runs_with_noise[roundings] = tuple(runs)
+        return self.runs_with_noise[roundings]
 
     def repeats(self, answers: Sequence[Outputs]) -> bool:
         """Return True if eager, loaded anew, gives these answers again: then their type alone can differ."""
@@ -350,8 +366,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     answers = as_is.outputs[: as_is.sets], exact.outputs[: as_is.sets], cell.precision
     decided, lost = decided_by_rounding(*answers), ""
     far_off = "" if decided else far_from_float64(*answers)
-    may_flip = not traits.is_random and has_rounded_whole_numbers(answers[0], cell.precision)
-    noisy = subject.noisy() if far_off or may_flip else ()
+    noisy = subject.noisy() if far_off else ()
     if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
         varying = tuple(labels(as_is.outputs[0]))
         subject.traits = traits.model_copy(update={"is_random": True, "repeats_with_seed": False, "varying": varying})
@@ -365,15 +380,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
-    return exact, noisy if lost or may_flip else ()
-
-
-RUNS_WITH_NOISE = 2
-"""So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
-
-
-STRONG_NOISE = 16
-"""So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
+    return exact, noisy if lost else ()
 
 
 def is_explained(
@@ -387,6 +394,14 @@ def is_explained(
     if is_explained_by_rounding(eager, exact, noisy, precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
+
+
+def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it."""
+    precision = subject.cell.precision
+    if not (as_is.may_jump and subject.traits.begins_alike) or precision.is_quantised:
+        return ()
+    return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
 
 
 def exact_without_fast_path(subject: Subject, as_is: AsItIs, exact: Sequence[Outputs]) -> tuple[Outputs, ...] | None:
@@ -442,13 +457,13 @@ class Yardstick:
         traits, precision = self.subject.traits, self.subject.cell.precision
         depends = bool(traits.depends_on_rounding)
 
-        def beside(witness: Sequence[Outputs], rounding_decides: bool, only_whole: bool = False) -> EagerErrors:
+        def beside(witness: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
             ours, theirs = ([outputs[place] for place in places] for outputs in (witness, self.expected))
-            return yardsticks(ours, theirs, rounding_decides, only_whole)
+            return yardsticks(ours, theirs, rounding_decides)
 
         errors = beside(self.eager, depends)
         for run in self.noisy:
-            errors = errors.or_larger(beside(run, True, only_whole=not (depends and self.is_exact)))
+            errors = errors.or_larger(beside(run, True))
         allowed = errors.or_of_sums(precision, self.longest_sum)
         if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed()
@@ -524,6 +539,7 @@ class AsItIs:
     eager_call: EagerCall | None = None  # on a GPU
     longest_sum: int = 1  # the number of values that it adds up
     sums: tuple[int, ...] = ()  # that number for each output, if they may differ
+    may_jump: bool = False  # where rounding moves what an operator gets
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
 
@@ -538,7 +554,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     before = global_settings.read()
     module, sets = move_to_device(model, cell)
     weights = digest_of_weights(module) if wants_fingerprint else ""
-    kinds, sets = sets_that_differ_most(model, cell, module, sets)
+    kinds, sets = sets_that_differ_most(model, cell, module, sets, subject.load)
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
@@ -579,6 +595,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),
             "changed_kinds": kinds,
+            "unvaried_inputs": inputs_that_stay(sets) if cell.task == INFERENCE else (),
             "unwrapped": model.unwrapped,
             "forms": (*model.forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
         }
@@ -645,6 +662,7 @@ def _inference(
         eager_call=eager_call,
         longest_sum=sums.length,
         sums=sums_of_outputs(module, sets[0], calls, sums.length, cell.precision) if len(answer) > 1 else (),
+        may_jump=sums.jumps,
         without_fast_path=without_fast_path,
     )
 
@@ -714,24 +732,50 @@ def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
 
 
 def sets_that_differ_most(
-    model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...]
+    model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...], load_anew: Callable[[], LoadedModel]
 ) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
     """Return the kinds of values that differ between the boldest input sets that eager takes, and these sets.
 
-    Eager takes a set if it answers, with finite values where those for the first set are.
+    Eager takes a set if it answers, with finite values where those for the first set are. Indices that may be out of
+    their range are tried on the CPU, as they end a GPU's process.
     """
-    if cell.task != INFERENCE or model.bolder_inputs is None:
+    make = model.bolder_inputs
+    if cell.task != INFERENCE or make is None:
         return (), sets
     known = [sets]
-    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
-        given = model.bolder_inputs(kinds)
+
+    def taken(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
+        """Return the sets in which these kinds differ, if they are new and eager takes them."""
+        given = make(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
-            continue
+            return None
         known.append(given)
+        if ZEROS in kinds and cell.device.is_cuda:
+            on_cpu = cell.model_copy(update={"device": CPU})
+            if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
+                return None
         _, bolder = move_to_device(replace(model, inputs=given), cell)
-        if answers_like_first(module, bolder):
-            return kinds, bolder
-    return (), sets
+        return bolder if answers_like_first(module, bolder) else None
+
+    found: tuple[tuple[str, ...], tuple[Inputs, ...]] = (), sets
+    for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
+        if (bolder := taken(kinds)) is not None:
+            found = kinds, bolder
+            break
+    with_zeros = (*found[0], ZEROS)
+    return found if (bolder := taken(with_zeros)) is None else (with_zeros, bolder)
+
+
+def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
+    """Return the inputs that have the same values in all sets, of which there are several in one shape."""
+    if len(sets) < 2 or len(of_each_shape(sets)) > 1:
+        return ()
+    first, *others = map(named_inputs, sets)
+    return tuple(
+        name
+        for name, tensor in first.items()
+        if tensor.numel() and is_strided(tensor) and all(is_equal(tensor, other[name]) for other in others)
+    )
 
 
 def count_work(

@@ -20,6 +20,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.truth import rounding_limits
+from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS
 from bakeoff.truth.matching import Outputs, as_pairs, places_of_tensors, type_name, without_numbers
 
 
@@ -56,9 +57,10 @@ class Sample:
         exact = without_numbers(exact)
         arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}
         for number, (shape, wanted) in enumerate(zip(self.shapes, exact, strict=True)):
-            arrays[f"output_{number}"] = as_pairs(wanted.detach()).double().cpu().numpy()
-            if wanted.numel() < math.prod(shape):
-                arrays[f"places_{number}"] = sampled_places(math.prod(shape), wanted.numel()).numpy()
+            elements = wanted.detach() if wanted.shape == shape else wanted.detach()[:MAX_COMPARED_ELEMENTS]
+            arrays[f"output_{number}"] = as_pairs(elements).double().cpu().numpy()
+            if elements.numel() < math.prod(shape):
+                arrays[f"places_{number}"] = sampled_places(math.prod(shape), elements.numel()).numpy()
         outputs = [
             {"shape": shape, "type": name, "allowed": allowed_rmse(wanted, rmse, precision)}
             for shape, name, wanted, rmse in zip(self.shapes, self.output_types, exact, eager_rmse, strict=True)

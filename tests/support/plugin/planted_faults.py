@@ -52,7 +52,10 @@ class Planted(Eager):
                 "bf16",
                 "fewer-outputs",
                 "frozen-inputs",
+                "frozen-last-input",
                 "zeros",
+                "kept-by-address",
+                "scaled-weights",
                 "bf16-below-1",
                 *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
             ),
@@ -63,11 +66,15 @@ class Planted(Eager):
         fault = context.cell.mode
         plain = replace(context, cell=context.cell.model_copy(update={"mode": DEFAULT}))
         if fault in IN_MODULE:
-            module = copy.deepcopy(module)
+            module = module if fault == "scaled-weights" else copy.deepcopy(module)
             IN_MODULE[fault](module)
         compiled = super().build(module, inputs, plain)
-        if fault == "frozen-inputs":
-            return Frozen(compiled, inputs)
+        if fault.startswith("frozen"):
+            if fault == "frozen-last-input" and len(inputs.tensors()) < 2:
+                raise Unsupported("there is only one input")
+            return Frozen(compiled, inputs, only_last=fault == "frozen-last-input")
+        if fault == "kept-by-address":
+            return Keeping(compiled)
         return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled
 
 
@@ -83,14 +90,37 @@ class Altered(Wrapped):
 
 
 class Frozen(Wrapped):
-    """Takes its first inputs for constants."""
+    """Takes its first inputs, or the last one of them, for constants."""
 
-    def __init__(self, inner: Compiled, first: Inputs) -> None:
+    def __init__(self, inner: Compiled, first: Inputs, only_last: bool) -> None:
         super().__init__(inner)
-        self._first = first
+        self._first, self._only_last = first, only_last
 
     def bind(self, inputs: Inputs) -> None:
-        super().bind(self._first)
+        last = inputs.tensors()[-1]
+        frozen = inputs.map(lambda tensor: self._first.tensors()[-1] if tensor is last else tensor)
+        super().bind(frozen if self._only_last else self._first)
+
+
+class Keeping(Wrapped):
+    """Keeps answers by the addresses of inputs, and gives them again."""
+
+    def __init__(self, inner: Compiled) -> None:
+        super().__init__(inner)
+        self._kept: dict[tuple[int, ...], Outputs] = {}
+        self._key: tuple[int, ...] = ()
+
+    def bind(self, inputs: Inputs) -> None:
+        super().bind(inputs)
+        self._key = tuple(tensor.data_ptr() for tensor in inputs.tensors())
+
+    def run(self) -> None:
+        if self._key not in self._kept:
+            super().run()
+            self._kept[self._key] = super().outputs()
+
+    def outputs(self) -> Outputs:
+        return self._kept[self._key]
 
 
 def one_channel(outputs: Outputs) -> Outputs:
@@ -175,6 +205,16 @@ def change_epsilon(change: Callable[[float], float]) -> Callable[[torch.nn.Modul
             norm.eps = change(norm.eps)
 
     return plant
+
+
+def scaled_weights(module: torch.nn.Module) -> None:
+    """Change the first weight of the caller's own module."""
+    import torch
+
+    if (weight := next(module.parameters(), None)) is None:
+        raise Unsupported("the model has no weights")
+    with torch.no_grad():
+        weight.mul_(1.5)
 
 
 def no_bias(module: torch.nn.Module) -> None:
@@ -273,6 +313,7 @@ IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
     "epsilon-tenfold": change_epsilon(lambda epsilon: 10 * epsilon),
     "epsilon-1e-3": change_epsilon(lambda _: 1e-3),
     "no-bias": no_bias,
+    "scaled-weights": scaled_weights,
     "no-residual": no_residual,
     "tanh-gelu": tanh_gelu,
     "tf32": tf32,
