@@ -178,6 +178,29 @@ def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
     assert (found, reference.inputs_that_stay(sets)) == (kinds, stay)
 
 
+MASKED = """
+import torch
+
+class Masked(torch.nn.Linear):
+    def forward(self, x, mask):
+        return super().forward(x) if mask.all() else super().forward(x * mask[..., None])
+
+def factory():
+    return Masked(3, 3), (torch.rand(2, 4, 3), torch.ones(2, 4, dtype=torch.long))
+"""
+
+
+def test_an_input_that_decides_is_varied_by_the_inputs_that_take_the_other_way(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "sets_that_differ_most", lambda model, cell, module, sets, load: ((), sets))
+    (folder / "masked.py").write_text(MASKED)
+    cell = Cell(model="masked.py:factory", precision=Precision.FP32, backend="eager")
+    found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.safetensors"), folder, folder)
+    assert found.traits is not None and found.traits.decisions[0].goes_both_ways
+    assert found.traits.unvaried_inputs == ()
+
+
 def test_indices_that_may_be_out_of_range_never_reach_a_gpu_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_own_inputs("mine", Kinds(1), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     cell = cell_of("fp32").model_copy(update={"device": Device("cuda:0")})

@@ -595,7 +595,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),
             "changed_kinds": kinds,
-            "unvaried_inputs": inputs_that_stay(sets) if cell.task == INFERENCE else (),
+            "unvaried_inputs": inputs_that_stay((*sets, *subject.probes)) if cell.task == INFERENCE else (),
             "unwrapped": model.unwrapped,
             "forms": (*model.forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
         }
