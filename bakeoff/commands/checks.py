@@ -18,6 +18,7 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.session import with_open_axes
 from bakeoff.planning.places import is_pool
 from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
 from bakeoff.planning.request import OPTIONS, Request
@@ -134,7 +135,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     try:
         with launchers_for(request) as launchers:
             request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
-            contests = plan(request)
+            contests = with_open_axes(plan(request), launchers)
             planned = sum(len(contest.cells) for contest in contests)
             for contest in contests:
                 for record, accuracy in _checked(contest, request, launchers):
