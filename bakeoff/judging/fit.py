@@ -52,6 +52,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 FEWEST_UNPAIRED = 3
 """Without common rounds, fewer values on either side say too little about their spread."""
 
+STEADY_LEVEL = 0.2
+"""A cell's own level counts if its error is at most this, as a logarithm. On a quiet machine all of them do."""
+
 MOST_DISTURBED_WHEN_QUIET = 0.1
 """A machine is quiet if other programs, waiting or clocks disturbed at most this share of the rounds."""
 
@@ -291,21 +294,40 @@ class _Effects:
 def fit(cells: Mapping[str, Series]) -> Fit:
     """Fit the cells of one contest, given by label. A cell without samples is left out.
 
-    The level of connected cells is that of the geometric means of their processes' medians, on the average.
+    The level of connected cells is that of the geometric means of their processes' medians, on the average over cells
+    whose own level is known well: one that waited for cores says little, and would lift or lower all others.
     """
     sampled = {label: cells[label] for label in sorted(cells) if cells[label]}  # the order of records does not count
     processes = sorted({process for series in sampled.values() for process in series})
     epochs = [_effects_of_epoch(sampled, process) for process in processes]
     overall = _mean_effects(list(sampled), epochs)
-    shifts: dict[int, list[float]] = {}
+    shifts: dict[int, list[tuple[float, float]]] = {}
     for label, series in sampled.items():
         level = float(np.mean([np.median(_logs(turns)) for turns in series.values()]))
-        shifts.setdefault(overall.components[label], []).append(level - overall.by_label[label])
+        shift = level - overall.by_label[label], _error_of_level(series)
+        shifts.setdefault(overall.components[label], []).append(shift)
     latency_ms = {
-        label: rounded_ms(math.exp(effect + float(np.mean(shifts[overall.components[label]]))))
+        label: rounded_ms(math.exp(effect + _shared_shift(shifts[overall.components[label]])))
         for label, effect in overall.by_label.items()
     }
     return Fit(latency_ms, sampled, epochs)
+
+
+def _error_of_level(series: Series) -> float:
+    """Return how far the logarithm of a cell's latency may be off by itself: by its rounds, and by what it waited.
+
+    Order statistics show rounds that are of two kinds, where their median deviation may be zero.
+    """
+    intervals = [median_interval(_logs(turns)) for turns in series.values()]
+    errors = [(interval.high - interval.low) / 4 if interval else math.inf for interval in intervals]
+    reaches = [float(np.median([turn.reach for turn in turns.values()])) for turns in series.values()]
+    return math.hypot(*errors) / len(errors) + float(np.mean(reaches))
+
+
+def _shared_shift(shifts: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of the shifts whose errors are small, or not much larger than the smallest one."""
+    most = max(STEADY_LEVEL, 2 * min(error for _, error in shifts))
+    return float(np.mean([shift for shift, error in shifts if error <= most]))
 
 
 def fit_records(records: Iterable[Record]) -> Fit:
