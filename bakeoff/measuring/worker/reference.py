@@ -45,7 +45,7 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.models.input_sets import MASKS, PAIRS, SCALES, WHOLES, ZEROS, is_strided
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
@@ -750,7 +750,7 @@ def sets_that_differ_most(
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
             return None
         known.append(given)
-        if ZEROS in kinds and cell.device.is_cuda:
+        if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})
             if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
                 return None
@@ -762,8 +762,11 @@ def sets_that_differ_most(
         if (bolder := taken(kinds)) is not None:
             found = kinds, bolder
             break
-    with_zeros = (*found[0], ZEROS)
-    return found if (bolder := taken(with_zeros)) is None else (with_zeros, bolder)
+    for kind in (ZEROS, PAIRS):
+        with_kind = (*found[0], kind)
+        if (bolder := taken(with_kind)) is not None:
+            found = with_kind, bolder
+    return found
 
 
 def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
