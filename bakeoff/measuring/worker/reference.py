@@ -74,6 +74,7 @@ from bakeoff.truth.traits import (
     Understood,
     are_equal,
     inputs_with_another_answer,
+    inputs_without_effect,
     leaves_more_behind,
     not_finite_in,
     outputs_alike,
@@ -640,6 +641,8 @@ def _inference(
         others = others[: max(0, MAX_PROBES - len(probes))]
         probes += others
         eager += run_eager(module, others, calls=calls)
+    if traits.begins_alike and len(alike) < len(eager[0]):
+        note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
     note(not_finite=not_finite_in(eager[0]))
     without_fast_path: tuple[Outputs, ...] = ()
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
