@@ -83,6 +83,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"uses {listed(first(names))}, but no output moves with it: what a build does with it is not checked, and "
             "no winner is sure. Weights of zero may hide it"
         )
+    if names := traits.tiny_weights:
+        yield (
+            f"multiplies by weights of zero, or nearly ({listed(first(names))}): a build that is wrong in what they "
+            "hide passes. Give the model trained weights"
+        )
     if traits.one_answer:
         yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:

@@ -69,6 +69,7 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
+from bakeoff.truth.tiny_weights import tiny_weights_of
 from bakeoff.truth.traits import (
     OUTSIDE,
     Understood,
@@ -643,7 +644,7 @@ def _inference(
         eager += run_eager(module, others, calls=calls)
     if traits.begins_alike and len(alike) < len(eager[0]):
         note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
-    note(not_finite=not_finite_in(eager[0]))
+    note(not_finite=not_finite_in(eager[0]), tiny_weights=tiny_weights_of(module, sets[0], calls))
     without_fast_path: tuple[Outputs, ...] = ()
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
