@@ -219,6 +219,36 @@ def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
 
+class Root(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt()
+
+
+@pytest.mark.parametrize(
+    ("module", "value", "kinds"),
+    [
+        (nn.ReLU(), 0.0, ("noise",)),
+        (nn.ReLU(), 0.5, ("noise",)),
+        (nn.ReLU(), -0.5, ("noise",)),
+        (Root(), 0.5, ("noise",)),
+        (Root(), 0.0, ()),
+        (Root(), 3.0, ("masks", "whole numbers")),
+    ],
+)
+def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: float, kinds: tuple[str, ...]) -> None:
+    given = torch.full((2, 3, 5, 5), value)
+    model = with_own_inputs("mine", module, given)
+    cell = cell_of("fp32")
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    assert found == kinds and torch.equal(sets[0].args[0], given)
+    other = sets[1].args[0]
+    assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)
+    again = model.understood(ModelTraits(changed_kinds=found)).inputs
+    assert torch.equal(again[1].args[0], other), "each process makes the same noise"
+    if value:
+        assert bool((other.abs() <= abs(value)).all() and (other.sign() == given.sign()).all())
+
+
 def test_an_input_that_decides_is_varied_by_the_inputs_that_take_the_other_way(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, PAIRS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS, is_strided
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
@@ -766,7 +766,7 @@ def sets_that_differ_most(
         if (bolder := taken(kinds)) is not None:
             found = kinds, bolder
             break
-    for kind in (ZEROS, PAIRS):
+    for kind in (ZEROS, PAIRS, NOISE):
         with_kind = (*found[0], kind)
         if (bolder := taken(with_kind)) is not None:
             found = with_kind, bolder
