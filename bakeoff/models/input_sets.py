@@ -14,7 +14,9 @@ Bolder sets change what stayed, if the model takes that. Masks (`MASKS`) move by
 Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are sorted stay so, with the same ends, and
 all stay in their range. Constants and zeros among real numbers change a little. Real ones may be a mask in which
 nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`. The last of
-whole numbers that are all zero, such as the kinds of tokens, become one (`ZEROS`), which may be out of their range.
+whole numbers that are all zero, such as the kinds of tokens, become one (`ZEROS`), which may be out of their range. Of
+two different whole numbers, such as a span or two lengths, one becomes smaller (`PAIRS`). It may not fit another input.
+Several zeros, or equal real numbers that are not whole, become different ones (`NOISE`), as in a picture.
 """
 
 from collections.abc import Iterable
@@ -30,7 +32,7 @@ DRAWN_IN = 1 / 16
 """Values of the first further set are drawn in by this share of their range, of the next one by twice as much."""
 
 
-MASKS, WHOLES, SCALES, ZEROS = "masks", "whole numbers", "scales", "zeros"
+MASKS, WHOLES, SCALES, ZEROS, PAIRS, NOISE = "masks", "whole numbers", "scales", "zeros", "pairs", "noise"
 
 
 def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
@@ -140,6 +142,8 @@ def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:
 
 def with_bolder_values(values: torch.Tensor, by: int, kinds: tuple[str, ...]) -> torch.Tensor:
     """Return other values of a mask, of whole numbers, or of a constant, if they are of one of these kinds."""
+    if NOISE in kinds and values.is_floating_point() and values.element_size() > 1 and is_constant(values):
+        return with_noise(values, by)
     is_whole = not is_real(values) or (not values.is_complex() and bool((values == values.round()).all()))
     may_be_scales = is_real(values) and is_whole and bool((values == 1).all())
     is_scales = may_be_scales and (values.numel() == 1 or SCALES in kinds or MASKS not in kinds)
@@ -147,6 +151,8 @@ def with_bolder_values(values: torch.Tensor, by: int, kinds: tuple[str, ...]) ->
         return with_moved_mask(values, by) if MASKS in kinds else values
     if ZEROS in kinds and not is_real(values) and not bool(values.any()):
         return with_moved_mask(values, by)
+    if PAIRS in kinds and is_whole and values.dim() and values.shape[-1] == 2 and not values.is_complex():
+        return with_other_pairs(values, by)
     if is_whole and bool((values != 0).any()):
         lower = with_lower_numbers(values, by) if WHOLES in kinds else values
         if WHOLES not in kinds or not torch.equal(lower, values):
@@ -200,6 +206,34 @@ def with_lower_numbers(numbers: torch.Tensor, by: int) -> torch.Tensor:
     if bool((numbers == numbers.flatten()[0]).all()) and bool(numbers.flatten()[0] > 1):
         return (wide - by).clamp_min(1).to(numbers.dtype)
     return numbers
+
+
+def is_constant(values: torch.Tensor) -> bool:
+    """Return True for several real numbers that are all zero, or all the same one that is not whole."""
+    first = values.flatten()[0]
+    is_kind = bool(first == 0) or bool(torch.isfinite(first) and first != first.round())
+    return values.numel() > 1 and is_kind and bool((values == first).all())
+
+
+def with_noise(constants: torch.Tensor, by: int) -> torch.Tensor:
+    """Return normal noise in place of zeros, and else values between a half of the constant and itself."""
+    generator = torch.Generator().manual_seed(by)
+    if bool(constants.any()):
+        return constants * (1 - torch.rand(constants.shape, generator=generator) / 2).to(constants)
+    return torch.randn(constants.shape, generator=generator).to(constants)
+
+
+def with_other_pairs(pairs: torch.Tensor, by: int) -> torch.Tensor:
+    """Return pairs of whole numbers whose smaller one is lower by up to `by`, but above zero, or else the larger one.
+
+    Different ones stay so, and in their order.
+    """
+    wide = pairs if is_real(pairs) else pairs.long()
+    low, high = wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True)
+    lower = torch.where(wide == low, torch.minimum(low, (low - by).clamp_min(1)), wide)
+    if torch.equal(lower, wide):
+        lower = torch.where(wide == high, torch.maximum(high - by, torch.minimum(low + 1, high)), wide)
+    return lower.to(pairs.dtype)
 
 
 def is_real(values: torch.Tensor) -> bool:

@@ -309,6 +309,20 @@ class Recalled(Unsure):
         )
 
 
+class WithoutEffect(Unsure):
+    """The model uses inputs with which no output moves, so that a build may do anything with them."""
+
+    kind: Literal["without effect"] = "without effect"
+    inputs: tuple[str, ...]  # such as `input 1`
+    brief: ClassVar[str] = "the model has inputs that move no output"
+
+    def say(self) -> str:
+        return (
+            f"no output moves with {listed(first(self.inputs))}, though the model uses it: what a build does with it "
+            "is not checked. Weights of zero may hide it, so give the model trained ones"
+        )
+
+
 class Growing(Unsure):
     """The model keeps more from call to call, so that each call may take longer than the one before."""
 
@@ -330,6 +344,7 @@ RecordDoubt = Annotated[
     | Dropped
     | Growing
     | Recalled
+    | WithoutEffect
     | AcceptedByMetric
     | AcceptedByLimit
     | Caveat

@@ -152,6 +152,8 @@ class ModelTraits(Frozen):
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     unvaried_inputs: tuple[str, ...] = ()  # that are the same in all input sets, such as `input 1`
+    inputs_without_effect: tuple[str, ...] = ()  # that vary and are used, and with which no output moves
+    tiny_weights: tuple[str, ...] = ()  # of zero, or nearly, that hide what is multiplied with them
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding

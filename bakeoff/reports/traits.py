@@ -78,6 +78,16 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
     if same := traits.unvaried_inputs:
         yield f"gets the same {listed(first(same))} in all input sets, so that a build that ignores it passes"
+    if names := traits.inputs_without_effect:
+        yield (
+            f"uses {listed(first(names))}, but no output moves with it: what a build does with it is not checked, and "
+            "no winner is sure. Weights of zero may hide it"
+        )
+    if names := traits.tiny_weights:
+        yield (
+            f"multiplies by weights of zero, or nearly ({listed(first(names))}): a build that is wrong in what they "
+            "hide passes. Give the model trained weights"
+        )
     if traits.one_answer:
         yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:

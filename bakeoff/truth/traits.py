@@ -10,15 +10,17 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import comparable
-from bakeoff.models.base import Inputs
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.input_sets import by_memory, is_strided, memory_of
 from bakeoff.records.errors import first_line
 from bakeoff.records.traits import ModelTraits, NotFinite, OneAnswer, Recall
 from bakeoff.truth.calls import (
@@ -36,7 +38,7 @@ from bakeoff.truth.calls import (
 )
 from bakeoff.truth.decisions import ReadingWatch, answers_like_first, changed_inputs, changed_tensor
 from bakeoff.truth.matching import labels
-from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState
+from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
 from bakeoff.truth.plain_dispatch import keep_compiler_out
@@ -322,6 +324,81 @@ def inputs_with_another_answer(
         changed for changed, other in zip(taken, answers, strict=True) if not are_alike(answer, other, roundings=0)
     )
     return others, OneAnswer(tried=len(taken), differing=len(others))
+
+
+AUDITED_INPUTS = 8
+"""Of so many inputs, the first ones, it is found out whether any output moves with them."""
+
+AUDIT_S = 5.0
+"""No call begins so long after the first one."""
+
+MOVED = 4
+"""An output moves if one of its values changes by more than so many times the distance to the next number."""
+
+
+class UseWatch(TorchDispatchMode):
+    """Notes the memory that operators of torch get inside the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keep_compiler_out(UseWatch)
+        self.used: set[Any] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.used |= set(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
+        return func(*args, **(kwargs or {}))
+
+
+def inputs_without_effect(
+    module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls, answers: Sequence[Outputs]
+) -> tuple[str, ...]:
+    """Return the inputs that the model uses and that vary, though no output moves with one of them alone.
+
+    Each takes its values of another set, in each of the sets in turn. On a GPU no whole number does: together with the
+    others of its new set it may be an index out of range, which ends the process.
+    """
+    if len(of_each_shape(sets)) > 1:
+        return ()
+    ends_s, names = time.monotonic() + AUDIT_S, list[str]()
+    named = [named_inputs(each) for each in sets]
+    with UseWatch() as watch:
+        call(module, calls.given(sets[0]))
+    for name, tensor in islice(named[0].items(), AUDITED_INPUTS):
+        if time.monotonic() > ends_s:
+            break
+        is_safe = not tensor.is_cuda or tensor.is_floating_point() or tensor.dtype is torch.bool
+        if not (is_strided(tensor) and tensor.numel() and is_safe and memory_of(tensor) in watch.used):
+            continue
+        ways = [
+            (inputs, answer, own[name], other)
+            for inputs, own, answer in zip(sets, named, answers, strict=True)
+            for other in islice((each[name] for each in named if not is_equal(each[name], own[name])), 1)
+        ]
+        if ways and not any(_moves(module, calls, *way) or time.monotonic() > ends_s for way in ways):
+            names.append(name)
+    return tuple(names)
+
+
+def _moves(
+    module: nn.Module, calls: AlikeCalls, inputs: Inputs, answer: Outputs, own: torch.Tensor, other: torch.Tensor
+) -> bool:
+    """Return True if the answer is another one with the `other` values in place of the inputs' `own` tensor."""
+    mixed = inputs.map(lambda tensor: other if tensor is own else tensor)
+    try:
+        (found,) = run_eager(module, (mixed,), calls=calls)
+        return len(found) != len(answer) or any(
+            value.shape != before.shape or not torch.allclose(value, before, MOVED * eps_of(value), 0, equal_nan=True)
+            for value, before in zip(found, answer, strict=True)
+        )
+    except Exception:  # inputs that belong together may make no sense apart
+        traceback.print_exc()
+        return True
+
+
+def eps_of(tensor: torch.Tensor) -> float:
+    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
 
 
 # --- whether it keeps what it has answered

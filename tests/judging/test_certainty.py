@@ -8,7 +8,7 @@ from bakeoff.judging.doubts_of_cells import RoughLatency
 from bakeoff.judging.doubts_of_machine import AlwaysWaited, CoresTaken, GpuShared
 from bakeoff.judging.doubts_of_winner import MachineBusy, NotRanked
 from bakeoff.judging.ranking import undecided
-from bakeoff.records.doubts import Dropped, Effect, InputsNotWritten, Recalled, RecordDoubt
+from bakeoff.records.doubts import Dropped, Effect, InputsNotWritten, Recalled, RecordDoubt, WithoutEffect
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
@@ -57,6 +57,7 @@ def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     [
         InputsNotWritten(names=("input 0",)),
         Recalled(operators=7, again=0),
+        WithoutEffect(inputs=("input 1",)),
         Dropped(accesses=(Access(kind=AccessKind.CLOCK),)),
     ],
 )

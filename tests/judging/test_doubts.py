@@ -58,6 +58,7 @@ from bakeoff.records.doubts import (
     RecordDoubt,
     WarmUpNoise,
     WarmUpTrend,
+    WithoutEffect,
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.scenarios import Scenario
@@ -143,6 +144,7 @@ OF_RECORDS: list[RecordDoubt] = [
     Dropped(accesses=ACCESSES),
     Dropped(accesses=ACCESSES[2:]),
     Recalled(operators=1, again=0),
+    WithoutEffect(inputs=("input 1",)),
     OtherWidths(outputs=("output[1] as int32 in place of int64",)),
     Recompiled(count=2),
     WarmUpTrend(seconds=30.2),

@@ -26,6 +26,7 @@ from bakeoff.records.doubts import (
     Recalled,
     Recompiled,
     Unchecked,
+    WithoutEffect,
 )
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Extent, Placement, Record, Status
@@ -358,6 +359,11 @@ def test_an_answer_that_depends_on_rounding_is_told_once(unchecked: str) -> None
 def test_that_a_model_keeps_answers_is_a_doubt_of_each_cell() -> None:
     doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(recall=Recall(operators=7, again=1)))
     assert doubts == [Recalled(operators=7, again=1)]
+
+
+def test_an_input_that_moves_no_output_is_a_doubt_of_each_cell() -> None:
+    doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(inputs_without_effect=("input 1",)))
+    assert doubts == [WithoutEffect(inputs=("input 1",))]
 
 
 class Recorded:

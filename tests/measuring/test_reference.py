@@ -190,6 +190,65 @@ def factory():
 """
 
 
+class Span(nn.Module):
+    """Sums the values of a span. One of real numbers must end where it does in the example."""
+
+    def forward(self, x: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(x.shape[1])
+        if span.is_floating_point() and float(span[0, 1]) != 9:
+            raise IndexError("the sizes do not fit")
+        return (x * ((place >= span[:, :1]) & (place < span[:, 1:]))).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("span", "second"),
+    [
+        ([[3, 9]], [[2, 9]]),
+        ([[9, 3]], [[9, 2]]),
+        ([[1, 9]], [[1, 8]]),
+        ([[0, 9], [0, 9]], [[0, 8], [0, 8]]),
+        ([[0.0, 9.0]], [[0.0, 9.0]]),
+    ],
+)
+def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float]], second: list[list[float]]) -> None:
+    given = torch.tensor(span)
+    model = with_own_inputs("mine", Span(), (torch.randn(len(span), 12), given))
+    cell = cell_of("fp32")
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    assert found == (() if second == span else ("pairs",))
+    assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
+
+
+class Root(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt()
+
+
+@pytest.mark.parametrize(
+    ("module", "value", "kinds"),
+    [
+        (nn.ReLU(), 0.0, ("noise",)),
+        (nn.ReLU(), 0.5, ("noise",)),
+        (nn.ReLU(), -0.5, ("noise",)),
+        (Root(), 0.5, ("noise",)),
+        (Root(), 0.0, ()),
+        (Root(), 3.0, ("masks", "whole numbers")),
+    ],
+)
+def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: float, kinds: tuple[str, ...]) -> None:
+    given = torch.full((2, 3, 5, 5), value)
+    model = with_own_inputs("mine", module, given)
+    cell = cell_of("fp32")
+    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    assert found == kinds and torch.equal(sets[0].args[0], given)
+    other = sets[1].args[0]
+    assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)
+    again = model.understood(ModelTraits(changed_kinds=found)).inputs
+    assert torch.equal(again[1].args[0], other), "each process makes the same noise"
+    if value:
+        assert bool((other.abs() <= abs(value)).all() and (other.sign() == given.sign()).all())
+
+
 def test_an_input_that_decides_is_varied_by_the_inputs_that_take_the_other_way(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

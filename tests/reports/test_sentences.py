@@ -96,6 +96,8 @@ TRAITS = [
     ModelTraits(accesses=ACCESSES[3:]),
     ModelTraits(kept_buffers=("calls",)),
     ModelTraits(unvaried_inputs=("input 1",)),
+    ModelTraits(inputs_without_effect=("input 1",)),
+    ModelTraits(tiny_weights=("blocks.0.gamma", "blocks.1.gamma")),
     ModelTraits(autocasts=("bfloat16",)),
     ModelTraits(not_finite=NOT_FINITE),
     ModelTraits(one_answer=OneAnswer(tried=14, differing=0)),

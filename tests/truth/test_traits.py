@@ -29,7 +29,7 @@ from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_expla
 from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK
-from bakeoff.truth.traits import UNNAMED, leaves_more_behind, understand
+from bakeoff.truth.traits import UNNAMED, inputs_without_effect, leaves_more_behind, understand
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
@@ -778,3 +778,38 @@ def test_loading_takes_two_threads_and_a_file_that_sets_threads_is_heard(asked: 
         assert kept[1]() == torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(threads)
+
+
+class Conditioned(nn.Module):
+    """Adds a condition times a gate. It may use the condition for nothing, and keep a table that only fits one set."""
+
+    def __init__(self, gate: float, is_used: bool, fits: float) -> None:
+        super().__init__()
+        self.gate, self.is_used, self.fits = gate, is_used, fits
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        if self.is_used and self.fits and float(x[0] - condition[0]) != self.fits:
+            raise IndexError("they do not fit")
+        return x + self.gate * condition if self.is_used else x + len(condition)
+
+
+@pytest.mark.parametrize(
+    ("gate", "is_used", "fits", "expected"),
+    [
+        (0.0, True, 0.0, ("input 1",)),
+        (1e-12, True, 0.0, ("input 1",)),
+        (1e-3, True, 0.0, ()),
+        (0.0, False, 0.0, ()),
+        (0.0, True, 1.0, ()),
+    ],
+    ids=["no effect", "less than rounding", "a little", "unused", "not taken apart"],
+)
+def test_inputs_that_move_no_output_alone_are_found(
+    gate: float, is_used: bool, fits: float, expected: tuple[str, ...]
+) -> None:
+    module = Conditioned(gate, is_used, fits)
+    sets = [Inputs((torch.arange(1.0, 5.0) + by, torch.arange(4.0) + by)) for by in range(2)]
+    answers = [call(module, each) for each in sets]
+    assert inputs_without_effect(module, sets, AlikeCalls(module, ModelTraits()), answers) == expected
+    same = [sets[0], Inputs((sets[1].args[0], sets[0].args[1]))]
+    assert inputs_without_effect(module, same[:1], AlikeCalls(module, ModelTraits()), answers[:1]) == ()

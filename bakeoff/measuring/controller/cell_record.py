@@ -36,6 +36,7 @@ from bakeoff.records.doubts import (
     Unchecked,
     WarmUpNoise,
     WarmUpTrend,
+    WithoutEffect,
 )
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
@@ -348,6 +349,8 @@ def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
         doubts.append(Growing(names=grows))
     if traits.recall:
         doubts.append(Recalled(operators=traits.recall.operators, again=traits.recall.again))
+    if traits.inputs_without_effect:
+        doubts.append(WithoutEffect(inputs=traits.inputs_without_effect))
     if traits.depends_on_rounding and not ready.accuracy.unchecked:
         doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)

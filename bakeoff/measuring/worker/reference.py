@@ -45,7 +45,7 @@ from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
-from bakeoff.models.input_sets import MASKS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS, is_strided
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
@@ -69,11 +69,13 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
+from bakeoff.truth.tiny_weights import tiny_weights_of
 from bakeoff.truth.traits import (
     OUTSIDE,
     Understood,
     are_equal,
     inputs_with_another_answer,
+    inputs_without_effect,
     leaves_more_behind,
     not_finite_in,
     outputs_alike,
@@ -640,7 +642,9 @@ def _inference(
         others = others[: max(0, MAX_PROBES - len(probes))]
         probes += others
         eager += run_eager(module, others, calls=calls)
-    note(not_finite=not_finite_in(eager[0]))
+    if traits.begins_alike and len(alike) < len(eager[0]):
+        note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
+    note(not_finite=not_finite_in(eager[0]), tiny_weights=tiny_weights_of(module, sets[0], calls))
     without_fast_path: tuple[Outputs, ...] = ()
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
@@ -750,7 +754,7 @@ def sets_that_differ_most(
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
             return None
         known.append(given)
-        if ZEROS in kinds and cell.device.is_cuda:
+        if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})
             if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
                 return None
@@ -762,8 +766,11 @@ def sets_that_differ_most(
         if (bolder := taken(kinds)) is not None:
             found = kinds, bolder
             break
-    with_zeros = (*found[0], ZEROS)
-    return found if (bolder := taken(with_zeros)) is None else (with_zeros, bolder)
+    for kind in (ZEROS, PAIRS, NOISE):
+        with_kind = (*found[0], kind)
+        if (bolder := taken(with_kind)) is not None:
+            found = with_kind, bolder
+    return found
 
 
 def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
