@@ -278,7 +278,9 @@ def resume(
 @app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
-    calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
+    calls: Annotated[
+        int | None, typer.Option(min=0, help="Compare the costs of so many calls instead; 0: single calls")
+    ] = None,
     require: Annotated[
         str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
     ] = None,

@@ -93,6 +93,8 @@ def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureF
         assert row and f"{answer[1]}\\*" in row[1]  # one number for one thing
     assert call(folder) == 0  # the number is kept
     assert answer[0] in " ".join(capsys.readouterr().out.split())
+    assert call(folder, "--keep", "--calls", 0) == 0
+    assert "for 100,000 calls" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5")])
