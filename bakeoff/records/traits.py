@@ -130,6 +130,14 @@ def of_accesses(accesses: Sequence[Access]) -> str:
     return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
+MILDER_SETS = {
+    "rows of whole numbers": "whole numbers are those of the example, in other rows",
+    "rows": "all values are those of the example, in other rows",
+    "copies": "all sets are copies of the example",
+}
+"""What input sets have for a model that raises for the usual ones, the most varied ones first."""
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 

@@ -96,6 +96,7 @@ TRAITS = [
     ModelTraits(accesses=ACCESSES[3:]),
     ModelTraits(kept_buffers=("calls",)),
     ModelTraits(unvaried_inputs=("input 1",)),
+    ModelTraits(changed_kinds=("masks", "rows")),
     ModelTraits(autocasts=("bfloat16",)),
     ModelTraits(not_finite=NOT_FINITE),
     ModelTraits(one_answer=OneAnswer(tried=14, differing=0)),

@@ -49,7 +49,7 @@ from bakeoff.models.input_sets import MASKS, SCALES, WHOLES, ZEROS, is_strided
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
-from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
+from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference, rounding_limits
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
@@ -142,22 +142,41 @@ def compute(
     except Exception:
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
-        if not answers_with_autograd(subject):
+        if (other := that_answers(subject)) is None:
             subject.announce("call")
             raise
-    return _compute(job, Subject(job.cell, cwd, workspace, announce, job.weights_at, outputs_in, needs_autograd=True))
+    return _compute(job, other)
 
 
-def answers_with_autograd(subject: Subject) -> bool:
-    """Return True if the model, which fails in inference mode, can be called where only gradients are off."""
-    with Clock(subject.cell.device).on_stream(), torch.no_grad():
+def that_answers(subject: Subject) -> Subject | None:
+    """Return the subject with gradients in forward, or with milder input sets, if that lets a failing model answer.
+
+    Return None if nothing does, or if it does not even answer its own example.
+    """
+
+    def changed(needs_autograd: bool, *kinds: str) -> Subject:
+        traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
+        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
+
+    others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
+    failing = first_set_that_fails(with_autograd := changed(True))
+    if not failing:
+        return with_autograd if failing is None else None
+    return next((other for other in others if first_set_that_fails(other) is None), None)
+
+
+def first_set_that_fails(subject: Subject) -> int | None:
+    answered = 0
+    with Clock(subject.cell.device).on_stream(), subject.gradients():
         try:
             module, sets = move_to_device(subject.load(), subject.cell)
-            call(module, copied(sets[0]))
-        except Exception:
+            for inputs in sets:
+                call(module, copied(inputs))
+                answered += 1
+        except Exception:  # a model may raise anything
             traceback.print_exc()
-            return False
-    return True
+            return answered
+    return None
 
 
 def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
@@ -740,8 +759,8 @@ def sets_that_differ_most(
     their range are tried on the CPU, as they end a GPU's process.
     """
     make = model.bolder_inputs
-    if cell.task != INFERENCE or make is None:
-        return (), sets
+    if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
+        return model.traits.changed_kinds, sets
     known = [sets]
 
     def taken(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
