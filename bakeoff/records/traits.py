@@ -157,6 +157,7 @@ class ModelTraits(Frozen):
     not_finite: tuple[NotFinite, ...] = ()
     one_answer: OneAnswer | None = None
     constant_outputs: tuple[str, ...] = ()  # with the same values for all input sets, where others vary
+    empty_by_shape: tuple[str, ...] = ()  # outputs without elements, where no size depends on values
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     unvaried_inputs: tuple[str, ...] = ()  # that are the same in all input sets, such as `input 1`

@@ -45,6 +45,14 @@ def labels(outputs: Outputs) -> list[str]:
     return [f"output {number}" for number in range(len(outputs))]
 
 
+def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
+    """Return the labels of the outputs that have no element in any of these answers."""
+    sizes = [
+        (label, tensor.numel()) for answer in answers for label, tensor in zip(labels(answer), answer, strict=True)
+    ]
+    return {label for label, _ in sizes} - {label for label, size in sizes if size}
+
+
 def structure_of(outputs: Outputs) -> dict[str, Any] | None:
     """Return places, numbers and constants in a form that JSON can hold, or None if they are not known."""
     if (structure := _structure(outputs)) is None:

@@ -65,7 +65,7 @@ from bakeoff.truth.errors import (
     yardsticks,
 )
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
-from bakeoff.truth.matching import labels
+from bakeoff.truth.matching import empty_outputs, labels
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
@@ -660,6 +660,8 @@ def _inference(
         probes += others
         eager += run_eager(module, others, calls=calls)
     note(not_finite=not_finite_in(eager[0]))
+    if traits.begins_alike and work is not None and not (sums.may_size_by_values or watch.values):
+        note(empty_by_shape=tuple(sorted(empty_outputs(eager))))
     without_fast_path: tuple[Outputs, ...] = ()
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
