@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bakeoff.backends.calling import Returned
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed
 from bakeoff.truth.choices import Choice
 
 Outputs = tuple["torch.Tensor", ...]
@@ -156,10 +156,16 @@ def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, in
 
 
 def _difference(missing: Iterable[str], extra: Iterable[str]) -> str:
-    parts = [f"output{place} is missing" for place in missing] + [
-        f"output{place} is not the model's" for place in extra
-    ]
-    return ", ".join(parts)
+    """Say which outputs there are on one side only: the first ones of each kind, and how many others."""
+    of_each = {
+        "missing": [f"output{place}" for place in missing],
+        "not the model's": [f"output{place}" for place in extra],
+    }
+    return ", ".join(
+        f"{listed(first(names))} {'is' if len(names) == 1 else 'are'} {what}"
+        for what, names in of_each.items()
+        if names
+    )
 
 
 def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs]) -> str:

@@ -163,6 +163,7 @@ EXACT, LARGE = torch.linspace(1.0, 2.0, 64, dtype=torch.float64), torch.tensor([
         ([(A, B, C)], [WHOLE], RIGHT),
         ([[WHOLE]], [WHOLE], RIGHT),
         ([(A, C)], [WHOLE], "2 outputs where the model has 3: output[1].boxes is missing"),
+        ([(A,)], [[A] * 8], "output[1], output[2], output[3] and 4 others are missing"),
         ([[(A, {"boxes": B, "extra": C})]], [(A, {"boxes": B})], "output[1]['extra'] is not the model's"),
         ([(A, B + 1, C)], [WHOLE], "output[1].boxes: "),
         # a number or a text may be left out only if it is constant
