@@ -601,7 +601,7 @@ class BoundSession(Compiled):
             told = self._exported.output_shapes or ((),) * len(values)
             self._buffers[key] = [
                 None
-                if _depends_on_values(value, self._is_open) or _are_other_sizes(value.shape, exported)
+                if _depends_on_values(value, self._is_open) or runtime.are_other_sizes(value.shape, exported)
                 else torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
                 for value, shape, exported in zip(values, shapes, told, strict=False)
             ]
@@ -680,12 +680,6 @@ def _depends_on_values(value: Any, is_open: bool) -> bool:
     """
     names = [size for size in value.shape if not isinstance(size, int)]
     return any(size is None or re.search(r"\bu\d", size) for size in names) if is_open else bool(names)
-
-
-def _are_other_sizes(inferred: Sequence[int | str | None], exported: Sequence[int | None]) -> bool:
-    """Return True if a session infers other sizes than the exporter gives, as far as both know them."""
-    pairs = zip(inferred, exported, strict=False)
-    return any(isinstance(one, int) and other is not None and one != other for one, other in pairs)
 
 
 class _DeviceMemory:

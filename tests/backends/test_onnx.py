@@ -10,12 +10,14 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy
 import pytest
 import torch
 
 from bakeoff import backends
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
+from bakeoff.backends.runtime.onnx import BoundCalls
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
@@ -290,6 +292,12 @@ def test_an_output_has_room_where_the_session_infers_a_smaller_shape(tmp_path: P
         again = exported_before(one.context.workspace)
         assert again is not None and again.output_shapes == ((1, 3, 23, 23),)
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        in_folder = BoundCalls(onnxruntime.InferenceSession(again.path), lambda _: [numpy.empty((1, 3, 23, 23), "f")])
+        for inputs in one.sets[:2]:
+            in_folder.bind([tensor.numpy() for tensor in inputs.tensors()])
+            for _ in range(2):
+                in_folder.run()
+                torch.testing.assert_close(torch.from_numpy(in_folder.results()[0]), one.eager(inputs)[0])
 
 
 DROPPING = """
