@@ -112,7 +112,7 @@ def test_a_question_changes_nothing_on_disk(
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
-    [("--calls", "0", "'--calls'"), ("--require", "p9_ms<5", "did you mean 'p99_ms'?")],
+    [("--calls", "-1", "'--calls'"), ("--require", "p9_ms<5", "did you mean 'p99_ms'?")],
 )
 def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
     folder: Path,

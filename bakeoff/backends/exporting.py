@@ -42,6 +42,8 @@ class OnnxModel:
     path: Path
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    output_shapes: tuple[tuple[int | None, ...], ...] = ()
+    """As the exporter gives them, with None for a size that it leaves open."""
 
 
 def export_onnx(
@@ -95,6 +97,9 @@ def export_onnx(
         path=path,
         input_names=tuple(str(value.name) for value in graph.inputs),
         output_names=tuple(str(value.name) for value in graph.outputs),
+        output_shapes=tuple(
+            tuple(size if isinstance(size, int) else None for size in value.shape or ()) for value in graph.outputs
+        ),
     )
 
 
@@ -194,4 +199,8 @@ def model_at(path: Path) -> OnnxModel:
         path=path,
         input_names=tuple(value.name for value in graph.input if value.name not in weights),
         output_names=tuple(value.name for value in graph.output),
+        output_shapes=tuple(
+            tuple(size.dim_value if size.HasField("dim_value") else None for size in value.type.tensor_type.shape.dim)
+            for value in graph.output
+        ),
     )

@@ -581,8 +581,10 @@ class BoundSession(Compiled):
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
 
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
-        """Return the buffers of the outputs for inputs of these shapes, or None where values decide the size.
+        """Return the buffers of the outputs for inputs of these shapes, or None for those that ONNX Runtime allocates.
 
+        It does so where values decide the size. It also does where the session infers another shape than the exporter
+        gives, as it rounds the size of a Resize: it then refuses a buffer of the right shape.
         If the graph leaves axes open, a call that is not timed tells the shapes of its outputs.
         """
         import torch
@@ -596,11 +598,12 @@ class BoundSession(Compiled):
                 if self._is_open
                 else [value.shape for value in values]
             )
+            told = self._exported.output_shapes or ((),) * len(values)
             self._buffers[key] = [
                 None
-                if _depends_on_values(value, self._is_open)
+                if _depends_on_values(value, self._is_open) or runtime.are_other_sizes(value.shape, exported)
                 else torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
-                for value, shape in zip(values, shapes, strict=False)
+                for value, shape, exported in zip(values, shapes, told, strict=False)
             ]
         return self._buffers[key]
 

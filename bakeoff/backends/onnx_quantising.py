@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def static_onnx(
     for path in (prepared, exported.path):
         for file in folder.glob(f"{path.name}*") if path.parent == folder else ():
             file.unlink()
-    return OnnxModel(path=quantised, input_names=exported.input_names, output_names=exported.output_names)
+    return replace(exported, path=quantised)
 
 
 def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates: Sequence[Any]) -> list[str]:

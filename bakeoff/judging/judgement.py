@@ -115,8 +115,9 @@ def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
 def judged_anew(
     report: Report, calls: int | None = None, require: str | None = None, accept: str | None = None
 ) -> Report:
-    """Return the report with other requirements or accepted errors, or over another number of calls. None: as it was. An
-    empty text, and 0 calls, ask for none of it.
+    """Return the report with other requirements or accepted errors, or over another number of calls.
+
+    None: as it was. An empty text, and 0 calls, ask for none of it.
 
     Raise UsageError for a required metric where nothing was evaluated.
     """

@@ -17,6 +17,9 @@ nothing is hidden, or scales that a model divides by: a single one is a scale, a
 whole numbers that are all zero, such as the kinds of tokens, become one (`ZEROS`), which may be out of their range. Of
 two different whole numbers, such as a span or two lengths, one becomes smaller (`PAIRS`). It may not fit another input.
 Several zeros, or equal real numbers that are not whole, become different ones (`NOISE`), as in a picture.
+
+Milder sets (`MILDER_SETS`) are for a model that raises for the usual ones, such as one of boxes with a left and a right
+edge. Whole numbers have no other values than in the example, or all values, or all sets are copies of it.
 """
 
 from collections.abc import Iterable
@@ -24,6 +27,8 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from bakeoff.records.traits import MILDER_SETS
 
 EXAMINED = 4096
 """So many values of a tensor tell of which kind they are."""
@@ -33,12 +38,13 @@ DRAWN_IN = 1 / 16
 
 
 MASKS, WHOLES, SCALES, ZEROS, PAIRS, NOISE = "masks", "whole numbers", "scales", "zeros", "pairs", "noise"
+ROWS_OF_WHOLES, ROWS, COPIES = MILDER_SETS
 
 
 def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
     """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory.
 
-    Of what would stay, the kinds in `bolder` change, too.
+    Of what would stay, the kinds in `bolder` change, too. One of `MILDER_SETS` there says what stays.
     """
     given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     rows = next((tensor.shape[0] for tensor in given if not tensor.is_nested and tensor.dim()), 1)
@@ -87,8 +93,9 @@ def without_repeats(tensor: torch.Tensor) -> tuple[slice, ...]:
 
 def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, ...] = ()) -> None:
     """Change the values of the tensors in place. `by` is the number of the set, and 0 changes nothing."""
-    if not by:
+    if not by or COPIES in bolder:
         return
+    are_milder = any(kind in MILDER_SETS for kind in bolder)
     done: list[tuple[Any, int, int]] = []
     stayed: list[torch.Tensor] = []
     for tensor in sorted({id(tensor): tensor for tensor in tensors}.values(), key=torch.numel, reverse=True):
@@ -100,22 +107,23 @@ def change(tensors: list[torch.Tensor], rows: int, by: int, bolder: tuple[str, .
         if any(memory == other and begin < other_end and other_begin < end for other, other_begin, other_end in done):
             continue  # it has changed with the tensor that it shares memory with
         done.append((memory, begin, end))
-        changed = with_other_values(values, rows, by)
-        if bolder and torch.equal(changed, values):
+        changed = with_other_values(values, rows, by, bolder)
+        if bolder and not are_milder and torch.equal(changed, values):
             changed = with_bolder_values(values, by, bolder)
         if torch.equal(changed, values):
             stayed.append(values)
         else:
             values.copy_(changed)
-    if len(stayed) == len(done):
+    if len(stayed) == len(done) and not are_milder:
         for values in [values for values in stayed if is_real(values)] or stayed:
             values.copy_(with_any_other_values(values, by))
 
 
-def with_other_values(values: torch.Tensor, rows: int, by: int) -> torch.Tensor:
+def with_other_values(values: torch.Tensor, rows: int, by: int, kinds: tuple[str, ...] = ()) -> torch.Tensor:
     """Return other values of the same kind, if that is possible without knowing what they mean."""
     has_rows = values.dim() > 0 and values.shape[0] == rows
-    if is_continuous(values):
+    may_shrink = is_tokens(values) and ROWS_OF_WHOLES not in kinds and ROWS not in kinds
+    if is_continuous(values) and ROWS not in kinds:
         dimension = 0 if rows > 1 or not values.dim() else values.shape.index(max(values.shape))
         keeps_order = dimension == values.dim() - 1 and is_sorted(values)
         return drawn_in(values.roll(by, dimension) if has_rows and not keeps_order else values, by)
@@ -123,8 +131,8 @@ def with_other_values(values: torch.Tensor, rows: int, by: int) -> torch.Tensor:
         if values.dim() == 1 and is_sorted(values):
             return values
         rolled = values.roll(by, 0)
-        return with_smaller_tokens(rolled, by) if by >= rows and is_tokens(values) else rolled
-    return with_smaller_tokens(values, by) if is_tokens(values) and not is_sorted(values) else values
+        return with_smaller_tokens(rolled, by) if by >= rows and may_shrink else rolled
+    return with_smaller_tokens(values, by) if may_shrink and not is_sorted(values) else values
 
 
 def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:

@@ -11,6 +11,10 @@ NO_BUDGET_LEFT = "time budget"
 """The kind of a failure where `--budget` was over before the cell had numbers. `resume` measures it again, too."""
 
 
+LATER = ", later"
+"""Ends the kind of a failure of a build that was right at first."""
+
+
 class Failure(Frozen):
     """Why a cell failed. Failures of several models are of one sort when kind, operator and `raised_by` are equal."""
 

@@ -130,6 +130,14 @@ def of_accesses(accesses: Sequence[Access]) -> str:
     return listed([f"{verb} {listed(first(nouns))}".rstrip() for verb, nouns in by_verb.items()])
 
 
+MILDER_SETS = {
+    "rows of whole numbers": "whole numbers are those of the example, in other rows",
+    "rows": "all values are those of the example, in other rows",
+    "copies": "all sets are copies of the example",
+}
+"""What input sets have for a model that raises for the usual ones, the most varied ones first."""
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -149,6 +157,7 @@ class ModelTraits(Frozen):
     not_finite: tuple[NotFinite, ...] = ()
     one_answer: OneAnswer | None = None
     constant_outputs: tuple[str, ...] = ()  # with the same values for all input sets, where others vary
+    empty_by_shape: tuple[str, ...] = ()  # outputs without elements, where no size depends on values
     recall: Recall | None = None  # if it answers the same inputs with fewer operators
     changed_kinds: tuple[str, ...] = ()  # of inputs that differ between the sets because the model takes it
     unvaried_inputs: tuple[str, ...] = ()  # that are the same in all input sets, such as `input 1`

@@ -15,12 +15,16 @@ from bakeoff.judging.doubts_of_winner import CANNOT_RUN, MachineBusy
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import Accepted, Effect
+from bakeoff.records.failure import LATER
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Status
+from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Record, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
 
 AGAIN = "all of it again"
+
+MAX_ACCEPTED_RMSE = 1e-2
+"""No command is offered that accepts a larger relative RMSE, which is an error of the build's and no rounding."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
         for cell in contest.cells
         if cell.record.status is Status.INCORRECT and (check := cell.record.accuracy) and check.is_only_inexact
     ]
+    near = [cell for cell in wrong if _may_be_accepted(cell.record)]
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"{what} as {'a folder that runs' if is_alone else 'folders that run'} without Bakeoff": exports,
@@ -176,7 +181,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
             for cell in wrong
             if has_kept_models and not cell.cell.why_no_modules
         ],
-        "to accept errors of this size after all": [accept_command(wrong, folder)] if wrong else [],
+        "to accept errors of this size after all": [accept_command(near, folder)] if near else [],
         **{
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"
@@ -205,6 +210,12 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     for option, value in changes.items():
         command = with_option(command, option, value)
     return command
+
+
+def _may_be_accepted(record: Record) -> bool:
+    """Return True for errors of nearly the size of rounding, from the first call on."""
+    is_later = record.failure is not None and record.failure.kind.endswith(LATER)
+    return bool(record.accuracy and record.accuracy.relative_rmse <= MAX_ACCEPTED_RMSE and not is_later)
 
 
 def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:

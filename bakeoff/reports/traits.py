@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits, Record
 from bakeoff.records.text import counted, first, listed
-from bakeoff.records.traits import AccessKind, Decision, NotFinite, is_reading, of_accesses
+from bakeoff.records.traits import MILDER_SETS, AccessKind, Decision, NotFinite, is_reading, of_accesses
 
 SHOWN_DECISIONS = 3
 
@@ -76,6 +76,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if same := traits.constant_outputs:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
+    for kind in MILDER_SETS.keys() & set(traits.changed_kinds):
+        yield (
+            f"fails for values that Bakeoff made from its example, and not for the example. So {MILDER_SETS[kind]}. "
+            "To check more, give several bakeoff.Call as example inputs"
+        )
     if same := traits.unvaried_inputs:
         yield f"gets the same {listed(first(same))} in all input sets, so that a build that ignores it passes"
     if names := traits.inputs_without_effect:

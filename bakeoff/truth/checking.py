@@ -46,7 +46,7 @@ from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
 from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
-from bakeoff.truth.matching import as_pairs, labels, match
+from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
@@ -367,8 +367,8 @@ class Checker:
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}"})
 
     def _note_empty(self, right: Accuracy) -> Accuracy:
-        """Note outputs of which no input set and no inputs of another way have shown a value."""
-        empty = empty_outputs(self.reference.outputs)
+        """Note outputs of which no input set and no inputs of another way have shown a value, unless by their shape."""
+        empty = empty_outputs(self.reference.outputs) - set(self._traits.empty_by_shape)
         for number in range(len(self._beyond.probes)) if empty else ():
             empty &= empty_outputs(Reference.load(self._expected.of_probe(number)).outputs)
         if not empty:
@@ -491,14 +491,6 @@ change."""
 
 MAX_BUFFER_ROUNDINGS = 16
 """It may also be off by so many roundings of the size of the whole."""
-
-
-def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
-    """Return the labels of the outputs that have no element in any of these answers."""
-    sizes = [
-        (label, tensor.numel()) for answer in answers for label, tensor in zip(labels(answer), answer, strict=True)
-    ]
-    return {label for label, _ in sizes} - {label for label, size in sizes if size}
 
 
 def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -322,7 +322,7 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
     matched, problem = match(outputs, reference)
     if problem:
-        raise BakeoffError(f"eager does not return the same in two types: {problem}")
+        raise BakeoffError(f"the model returns other things in the type of this cell than in a wider one: {problem}")
     all_errors = errors_of(matched, reference, 0.0)
     sizes = {errors.label: SliceSums() for errors in all_errors}
     octaves = {errors.label: EagerOctaves.of(errors.by_octave) for errors in all_errors}

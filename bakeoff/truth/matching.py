@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bakeoff.backends.calling import Returned
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first, listed
 from bakeoff.truth.choices import Choice
 
 Outputs = tuple["torch.Tensor", ...]
@@ -43,6 +43,14 @@ def labels(outputs: Outputs) -> list[str]:
     if (structure := _structure(outputs)) is not None:
         return [f"output{place}" for place in structure.places]
     return [f"output {number}" for number in range(len(outputs))]
+
+
+def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
+    """Return the labels of the outputs that have no element in any of these answers."""
+    sizes = [
+        (label, tensor.numel()) for answer in answers for label, tensor in zip(labels(answer), answer, strict=True)
+    ]
+    return {label for label, _ in sizes} - {label for label, size in sizes if size}
 
 
 def structure_of(outputs: Outputs) -> dict[str, Any] | None:
@@ -148,10 +156,16 @@ def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, in
 
 
 def _difference(missing: Iterable[str], extra: Iterable[str]) -> str:
-    parts = [f"output{place} is missing" for place in missing] + [
-        f"output{place} is not the model's" for place in extra
-    ]
-    return ", ".join(parts)
+    """Say which outputs there are on one side only: the first ones of each kind, and how many others."""
+    of_each = {
+        "missing": [f"output{place}" for place in missing],
+        "not the model's": [f"output{place}" for place in extra],
+    }
+    return ", ".join(
+        f"{listed(first(names))} {'is' if len(names) == 1 else 'are'} {what}"
+        for what, names in of_each.items()
+        if names
+    )
 
 
 def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs]) -> str:
@@ -159,19 +173,37 @@ def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs
     expected = _structure(theirs)
     if expected is None:
         return ""
-    structure = _structure(ours)
+    structure, wanted = _structure(ours), _constants(expected)
     if structure is not None and set(structure.places) == set(expected.places):
-        for place in sorted({*expected.constants, *structure.constants}):
-            wanted, got = expected.constants.get(place), structure.constants.get(place)
-            if wanted != got:
-                return f"output{place} is {got or 'missing'}, and the model's is {wanted or 'missing'}"
+        got = _constants(structure)
+        for place in sorted({*wanted, *got}):
+            came, expects = got.get(place, "missing"), wanted.get(place, "missing")
+            if came != expects:
+                return f"output{place} is {came}, and the model's is {expects}"
         return ""
     for other in reference:
-        if (known := _structure(other)) is not None and known.constants != expected.constants:
-            changing = {*known.constants.items()} ^ {*expected.constants.items()}
+        if (known := _structure(other)) is not None and _constants(known) != wanted:
+            changing = {*_constants(known).items()} ^ {*wanted.items()}
             place = min(place for place, _ in changing)
             return f"output{place} is no tensor and depends on the inputs, and the build returns tensors only"
     return ""
+
+
+def _constants(structure: Returned) -> dict[str, str]:
+    """Return what is compared of the constants. How wide a type of numbers is, and the device, are those of the call.
+
+    A reference is computed in another type, and a cache may tell in which one it keeps its values.
+    """
+
+    def of_any_call(text: str) -> str:
+        if text.startswith("device("):
+            return "a device"
+        dtype = getattr(torch, text.removeprefix("torch."), None) if text.startswith("torch.") else None
+        if not isinstance(dtype, torch.dtype) or _kind(dtype) not in ("real", "complex"):
+            return text
+        return f"a type of {_kind(dtype)} numbers"
+
+    return {place: of_any_call(text) for place, text in structure.constants.items()}
 
 
 class OtherTypes(NamedTuple):

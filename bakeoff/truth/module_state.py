@@ -36,6 +36,9 @@ WATCHED_ELEMENTS = 4096
 _OWN_TO_TORCH = frozenset(vars(nn.Module())) - {"_buffers", "_parameters"}
 """Attributes with which torch keeps account of a module. They hold no state of the model's."""
 
+_HOOKS = tuple(sorted(name for name, value in vars(nn.Module()).items() if "hook" in name and isinstance(value, dict)))
+"""Those that hold functions. A model may register some in its first call, and note in an attribute that it has."""
+
 _SCALARS = (int, float, complex, bool, str, bytes, type(None))
 _FOLLOWED_NEVER = (
     type,
@@ -300,11 +303,14 @@ PutBack = Callable[[], Any]
 
 
 def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
-    """Return what puts back a module's own buffers and attributes, without those of the modules in it."""
+    """Return what puts back a module's own buffers, attributes and hooks, without those of the modules in it."""
+    hooks = [(held, dict(held)) for name in _HOOKS if isinstance(held := vars(part).get(name), dict)]
     buffers = {name: _remembered(tensor, 0, seen) for name, tensor in part._buffers.items()}
     attributes = {name: _remembered(value, 0, seen) for name, value in _plain_attributes(part).items()}
 
     def put_back() -> None:
+        for held, before in hooks:
+            _refilled(held, before)
         for name, buffer in buffers.items():
             part._buffers[name] = buffer()
         for name in [name for name in _plain_attributes(part) if name not in attributes]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy
 import pytest
 import torch
 
 from bakeoff import backends
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
+from bakeoff.backends.runtime.onnx import BoundCalls
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
@@ -41,7 +43,7 @@ class WatchedSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self.made.append(self)
 
     def run_with_iobinding(self, binding: Any, *options: Any) -> None:
-        self.addresses.append([value.data_ptr() for value in binding.get_outputs()])
+        self.addresses.append([value.data_ptr() for value in binding.get_outputs() if value.has_value()])
         super().run_with_iobinding(binding, *options)
 
 
@@ -273,6 +275,29 @@ def test_values_decide_the_sizes_that_have_no_symbol_of_an_axis() -> None:
     by_values, of_an_axis = SimpleNamespace(shape=["u0", 2]), SimpleNamespace(shape=["s0", 2])
     assert _depends_on_values(by_values, is_open=True) and _depends_on_values(by_values, is_open=False)
     assert not _depends_on_values(of_an_axis, is_open=True)
+
+
+RESIZING = """
+import torch
+from torch import nn
+
+def factory():
+    return nn.Upsample(scale_factor=2.3, mode="nearest"), torch.randn(1, 3, 10, 10)
+"""
+
+
+def test_an_output_has_room_where_the_session_infers_a_smaller_shape(tmp_path: Path) -> None:
+    (tmp_path / "resizing.py").write_text(RESIZING)
+    with built(Cell(model=f"{tmp_path / 'resizing.py'}:factory", backend="onnx"), tmp_path) as one:
+        again = exported_before(one.context.workspace)
+        assert again is not None and again.output_shapes == ((1, 3, 23, 23),)
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        in_folder = BoundCalls(onnxruntime.InferenceSession(again.path), lambda _: [numpy.empty((1, 3, 23, 23), "f")])
+        for inputs in one.sets[:2]:
+            in_folder.bind([tensor.numpy() for tensor in inputs.tensors()])
+            for _ in range(2):
+                in_folder.run()
+                torch.testing.assert_close(torch.from_numpy(in_folder.results()[0]), one.eager(inputs)[0])
 
 
 DROPPING = """

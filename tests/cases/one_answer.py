@@ -69,6 +69,22 @@ def detector(batch: int = 8):
     return Detector(), torch.randn(batch, 32)
 
 
+class Emptied(nn.Module):
+    """Scores, and none of them: an output that is empty whatever the inputs are."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y, y[:0], y[:, torch.tensor([3, 1])]
+
+
+def emptied(batch: int = 8):
+    return Emptied(), torch.randn(batch, 32)
+
+
 class Kinds(nn.Module):
     """Text in which each token is of one of two kinds."""
 

@@ -260,6 +260,44 @@ def test_an_input_that_decides_is_varied_by_the_inputs_that_take_the_other_way(
     assert found.traits.unvaried_inputs == ()
 
 
+BOXES = """
+import torch
+
+class Boxes(torch.nn.Module):
+    def __init__(self, is_widest):
+        super().__init__()
+        self.table, self.is_widest = torch.nn.Embedding(32, 4), is_widest
+
+    def forward(self, x, boxes):
+        assert not self.is_widest or x.max() > 0.99
+        return x[..., None] + self.table(boxes[..., 2] - boxes[..., 0])
+
+def factory(batch=2, is_widest=0):
+    left = torch.tensor([[29, 24, 27, 22, 25, 21], [22, 29, 21, 28, 23, 27]])[:batch]
+    boxes = torch.stack([left, left % 7, left + 3, left % 7 + 5], -1)
+    return Boxes(is_widest), (torch.linspace(1, 0, batch * 6).view(batch, 6), boxes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kinds", "stay"),
+    [
+        ({"batch": 2}, ("rows of whole numbers",), ()),
+        ({"batch": 1}, ("rows of whole numbers",), ("input 1",)),
+        ({"batch": 2, "is_widest": 1}, ("rows",), ()),
+    ],
+)
+def test_sets_that_a_model_raises_for_are_milder_if_it_answers_its_example(
+    sizes: dict[str, int | str], kinds: tuple[str, ...], stay: tuple[str, ...], folder: Path
+) -> None:
+    (folder / "boxes.py").write_text(BOXES)
+    cell = Cell(model="boxes.py:factory", dimensions=sizes, precision=Precision.FP32, backend="eager")
+    found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.safetensors"), folder, folder)
+    assert found.traits is not None
+    assert (found.traits.changed_kinds, found.traits.unvaried_inputs) == (kinds, stay)
+    assert not found.traits.needs_autograd
+
+
 def test_indices_that_may_be_out_of_range_never_reach_a_gpu_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_own_inputs("mine", Kinds(1), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     cell = cell_of("fp32").model_copy(update={"device": Device("cuda:0")})

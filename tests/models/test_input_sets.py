@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bakeoff.models.base import INPUT_SETS
-from bakeoff.models.input_sets import MASKS, WHOLES, input_sets_of
+from bakeoff.models.input_sets import COPIES, MASKS, ROWS, ROWS_OF_WHOLES, WHOLES, input_sets_of
 
 Draw = Callable[[], torch.Tensor]
 
@@ -200,6 +200,19 @@ def test_bolder_sets_differ_in_masks_positions_and_constants(values: torch.Tenso
     sets = bolder_sets_of(values)
     assert torch.equal(sets[0], values) and torch.equal(sets[1], second)
     assert all(one.dtype is values.dtype for one in sets)
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "real"),
+    [(ROWS_OF_WHOLES, [1, 0], [0.9375, 0.46875]), (ROWS, [1, 0], [1.0, 0.5]), (COPIES, [0, 1], [0.5, 1.0])],
+)
+def test_milder_sets_keep_values_of_the_example(kind: str, whole: list[int], real: list[float]) -> None:
+    tokens, half = torch.randint(9, (2, 12)), torch.tensor([[0.5], [1.0]])
+    sets = [args for args, _ in input_sets_of(((tokens, half, half * 0), {}), INPUT_SETS, (kind,))]
+    assert torch.equal(sets[1][0], tokens[whole]) and torch.equal(sets[2][0], tokens)
+    assert sets[1][1].flatten().tolist() == pytest.approx(real, abs=0.1 * (kind == ROWS_OF_WHOLES))
+    assert (sets[2][1].tolist() == half.tolist()) == (kind != ROWS_OF_WHOLES)
+    assert all(not one[2].any() for one in sets)
 
 
 @pytest.mark.parametrize("values", [torch.zeros(1, 4, dtype=torch.int64), torch.tensor([0, 16]), torch.tensor(1)])

@@ -11,7 +11,7 @@ import pytest
 
 from bakeoff.judging.judgement import Judgement, judge, judged_anew
 from bakeoff.records.doubts import Effect
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences
 from bakeoff.reports.first_screen import first_screen
@@ -54,6 +54,15 @@ def not_tried(**update: object) -> list[Record]:
     of_half = [ok(cell(**half), constant([1.0] * 6)), absent("tensorrt", "no GPU", **half)]
     records = [once(1.0, "eager"), ONNX, absent("tensorrt", "no GPU"), absent("triton", "no GPU"), *of_half]
     return [record.model_copy(update=update) for record in [*records, absent("onnx", "no fp16", **half)]]
+
+
+def inexact(relative_rmse: float, kind: str = "outputs too far off") -> Judgement:
+    error = accuracy().model_copy(
+        update={"passed": False, "is_only_inexact": True, "relative_rmse": relative_rmse, "allclose": False}
+    )
+    failure = Failure(kind=kind, text="rmse")
+    wrong = failed(cell("onnx"), Status.INCORRECT, failure.sentence, failure=failure, accuracy=error)
+    return judged([EAGER, wrong])
 
 
 def required(command: str, require: str) -> Judgement:
@@ -101,6 +110,9 @@ CASES: dict[str, Callable[[], Judgement]] = {
     "an open contest beside a sure one": lambda: judged([ONNX, EAGER, *OPEN]),
     "unchecked": lambda: judged(checked(unchecked="no reference")),
     "checked in part": lambda: judged(checked(unchecked="no reference", others_compared=True)),
+    "nearly right": lambda: inexact(0.01),
+    "far off": lambda: inexact(0.011),
+    "nearly right at first": lambda: inexact(0.001, f"outputs too far off{LATER}"),
     "under load": lambda: judged(of_model(under_load(), "conv", artifact="artifacts/x"), **LOADED),
     "undecided under load": lambda: judged(
         [carrying("onnx", [350, 420, 390]), carrying("openvino", [420, 350, 400])], **LOADED

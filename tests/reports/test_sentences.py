@@ -98,6 +98,7 @@ TRAITS = [
     ModelTraits(unvaried_inputs=("input 1",)),
     ModelTraits(inputs_without_effect=("input 1",)),
     ModelTraits(tiny_weights=("blocks.0.gamma", "blocks.1.gamma")),
+    ModelTraits(changed_kinds=("masks", "rows")),
     ModelTraits(autocasts=("bfloat16",)),
     ModelTraits(not_finite=NOT_FINITE),
     ModelTraits(one_answer=OneAnswer(tried=14, differing=0)),

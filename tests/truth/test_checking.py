@@ -858,6 +858,7 @@ def test_where_every_answer_is_the_same_other_scales_are_tried_and_nothing_is_su
     [
         ("beside", ("output[1]", "output[2]"), ""),
         ("detector", ("output[1]",), "the model's own output[1] had no element for any inputs"),
+        ("emptied", ("output[1]",), ""),
     ],
 )
 def test_outputs_that_do_not_vary_beside_others_are_named_and_empty_ones_are_not_checked(

@@ -22,6 +22,7 @@ from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
 
 RIGHT = "right"
+CPU = torch.device("cpu")
 A, B, C = torch.ones(2), torch.zeros(3), torch.full((4,), 2.0)
 Pair = namedtuple("Pair", "boxes scores")
 
@@ -162,6 +163,7 @@ EXACT, LARGE = torch.linspace(1.0, 2.0, 64, dtype=torch.float64), torch.tensor([
         ([(A, B, C)], [WHOLE], RIGHT),
         ([[WHOLE]], [WHOLE], RIGHT),
         ([(A, C)], [WHOLE], "2 outputs where the model has 3: output[1].boxes is missing"),
+        ([(A,)], [[A] * 8], "output[1], output[2], output[3] and 4 others are missing"),
         ([[(A, {"boxes": B, "extra": C})]], [(A, {"boxes": B})], "output[1]['extra'] is not the model's"),
         ([(A, B + 1, C)], [WHOLE], "output[1].boxes: "),
         # a number or a text may be left out only if it is constant
@@ -172,6 +174,12 @@ EXACT, LARGE = torch.linspace(1.0, 2.0, 64, dtype=torch.float64), torch.tensor([
         ([(A,), [(A, "cat")]], [(A, "cat"), (A, "cat")], RIGHT),
         ([[(A, "dog")]], [(A, "cat")], "output[1] is 'dog', and the model's is 'cat'"),
         ([(A,), (A,)], [(A, "cat"), (A, "dog")], "output[1] is no tensor and depends on the inputs"),
+        # a reference has other types by design, and may lie elsewhere
+        ([[(A, torch.bfloat16, CPU)]], [(A, torch.float64, torch.device("cuda", 1))], RIGHT),
+        ([(A,), (A,)], [(A, torch.float32), (A, torch.float64)], RIGHT),
+        ([[(A, torch.int64)]], [(A, torch.float64)], "output[1] is torch.int64, and the model's is a type of real"),
+        ([[(A, torch.int32)]], [(A, torch.int64)], "output[1] is torch.int32, and the model's is torch.int64"),
+        ([[(A, "cpu")]], [(A, CPU)], "output[1] is 'cpu', and the model's is a device"),
         ([[(A, B)]], [(A, None)], "output[1]"),
         # a model may return other outputs for other inputs
         ([(A, B), (A, C)], OF_TWO_SETS, RIGHT),

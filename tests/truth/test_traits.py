@@ -23,7 +23,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import Access, AccessKind, ModelTraits
 from bakeoff.truth import global_settings
-from bakeoff.truth.calls import AlikeCalls, call
+from bakeoff.truth.calls import AlikeCalls, call, run_eager
 from bakeoff.truth.decisions import Deciding, ReadingWatch, decisions_of, noting_frozen_choices
 from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_explained_by_rounding
 from bakeoff.truth.module_state import ModuleState
@@ -417,6 +417,24 @@ def test_restoring_keeps_the_identity_of_tensors_and_containers() -> None:
     state.restore()
     assert not state.changed()
     assert model.past is past and model.cache["keys"] is keys and not hasattr(model, "new")
+
+
+def captures_by_a_hook_of_its_first_call(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if not hasattr(m, "is_hooked"):
+        m.linear.register_forward_hook(lambda *call: m.found.append(call[-1]))
+        m.is_hooked = True
+    m.found = []
+    return m.linear(x), torch.stack(m.found)
+
+
+def test_hooks_are_put_back_together_with_the_attribute_that_tells_of_them() -> None:
+    model = Model(captures_by_a_hook_of_its_first_call).eval()
+    answers = [run_eager(model, inputs(), traits=understand(model, inputs()).traits) for _ in range(2)]
+    assert {tuple(captured.shape) for answer in answers for _, captured in answer} == {(1, 4, 8)}
+    state, hooks = ModuleState(model), model.linear._forward_hooks
+    mine = model.linear.register_forward_hook(lambda *call: None)
+    state.restore()
+    assert model.linear._forward_hooks is hooks and mine.id not in hooks
 
 
 def test_an_object_that_holds_itself_is_followed_once() -> None:

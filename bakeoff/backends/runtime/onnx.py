@@ -93,6 +93,12 @@ def shapes_by_call(session: Any, inputs: Sequence[Any], device: str, index: int)
     return [tuple(value.shape()) for value in binding.get_outputs()]
 
 
+def are_other_sizes(inferred: Sequence[int | str | None], exported: Sequence[int | None]) -> bool:
+    """Return True if a session infers other sizes than the exporter gives, as far as both know them."""
+    pairs = zip(inferred, exported, strict=False)
+    return any(isinstance(one, int) and other is not None and one != other for one, other in pairs)
+
+
 def load(artifact: Artifact) -> Loaded:
     if unknown := {spec.type for spec in (*artifact.inputs, *artifact.outputs)} - ELEMENTS.keys():
         raise BakeoffError(f"an exported folder passes no {', '.join(sorted(unknown))} to ONNX Runtime")
@@ -107,16 +113,27 @@ class BoundCalls(Execution):
         self._run_options = run_options()
         self._inputs: Sequence[Any] = ()
         self._outputs: list[Any] = []
+        self._refused: list[int] = []  # the places of arrays that the session takes for wrong, as their size is
         self._binding: Any = None
 
     def bind(self, inputs: Sequence[Any]) -> None:
         self._inputs, self._outputs = inputs, self._new_outputs(inputs)  # the binding has only their addresses
         self._binding = self._session.io_binding()
         bind(self._binding.bind_input, [value.name for value in self._session.get_inputs()], inputs)
-        bind(self._binding.bind_output, [value.name for value in self._session.get_outputs()], self._outputs)
+        values = self._session.get_outputs()
+        bind(self._binding.bind_output, [value.name for value in values], self._outputs)
+        self._refused = [
+            place
+            for place, (value, output) in enumerate(zip(values, self._outputs, strict=True))
+            if are_other_sizes(value.shape, output.shape) and not hasattr(output, "data_ptr")
+        ]
 
     def run(self) -> None:
+        for place in self._refused:
+            self._binding.bind_output(self._session.get_outputs()[place].name)
         self._session.run_with_iobinding(self._binding, self._run_options)
+        for place in self._refused:
+            self._outputs[place][...] = self._binding.get_outputs()[place].numpy()
 
     def results(self) -> Sequence[Any]:
         return self._outputs

@@ -39,7 +39,7 @@ from bakeoff.records.doubts import (
     WithoutEffect,
 )
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import (
@@ -314,7 +314,7 @@ def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None =
         kind = "nothing to compare"
     else:
         kind = "outputs not finite" if math.isinf(check.rmse) else "outputs too far off"
-    failure = Failure(kind=f"{kind}, later" if when else kind, text=check.rule)
+    failure = Failure(kind=f"{kind}{LATER}" if when else kind, text=check.rule)
     return failure.within(when) if when else failure
 
 

@@ -272,6 +272,13 @@ SUMS = frozenset(
 RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp})
 
 
+def sizes_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return True if the size of what an operator returns depends on values, or a number that Python gets."""
+    if func.overloadpacket is torch.ops.aten.index:
+        return any(leaf.dtype in (torch.bool, torch.uint8) for leaf in args[1] if leaf is not None)
+    return bool({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags))
+
+
 class LongestSum(TorchDispatchMode):
     """Notes how many values the longest sum of the calls inside this block adds up, and that of which outputs.
 
@@ -284,6 +291,7 @@ class LongestSum(TorchDispatchMode):
         keep_compiler_out(LongestSum)
         self.length = 1
         self.jumps = False  # an operator's result may jump where rounding moves its arguments
+        self.may_size_by_values = False  # as it is in `x[x > 9]`, and where Python reads a number
         self._read_by_python = 1
         self._lengths: dict[int, int] = {}  # by the address of the memory
 
@@ -299,6 +307,7 @@ class LongestSum(TorchDispatchMode):
         length = max(self.of(given), self._read_by_python)
         found = func(*args, **(kwargs or {}))
         self.jumps = self.jumps or jumps(func, args, found)
+        self.may_size_by_values = self.may_size_by_values or func.namespace != "aten" or sizes_by_values(func, args)
         own = 1
         if func.overloadpacket in SUMS:
             result = found[0] if isinstance(found, tuple) else found

@@ -49,7 +49,7 @@ from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Work
-from bakeoff.records.traits import NO_TRAITS, FastPath, ModelTraits, Setting
+from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath, ModelTraits, Setting
 from bakeoff.truth import accuracy, distribution, global_settings, kept_reference, rounding_limits
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
@@ -65,7 +65,7 @@ from bakeoff.truth.errors import (
     yardsticks,
 )
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
-from bakeoff.truth.matching import labels
+from bakeoff.truth.matching import empty_outputs, labels
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
@@ -144,22 +144,41 @@ def compute(
     except Exception:
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
-        if not answers_with_autograd(subject):
+        if (other := that_answers(subject)) is None:
             subject.announce("call")
             raise
-    return _compute(job, Subject(job.cell, cwd, workspace, announce, job.weights_at, outputs_in, needs_autograd=True))
+    return _compute(job, other)
 
 
-def answers_with_autograd(subject: Subject) -> bool:
-    """Return True if the model, which fails in inference mode, can be called where only gradients are off."""
-    with Clock(subject.cell.device).on_stream(), torch.no_grad():
+def that_answers(subject: Subject) -> Subject | None:
+    """Return the subject with gradients in forward, or with milder input sets, if that lets a failing model answer.
+
+    Return None if nothing does, or if it does not even answer its own example.
+    """
+
+    def changed(needs_autograd: bool, *kinds: str) -> Subject:
+        traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
+        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
+
+    others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
+    failing = first_set_that_fails(with_autograd := changed(True))
+    if not failing:
+        return with_autograd if failing is None else None
+    return next((other for other in others if first_set_that_fails(other) is None), None)
+
+
+def first_set_that_fails(subject: Subject) -> int | None:
+    answered = 0
+    with Clock(subject.cell.device).on_stream(), subject.gradients():
         try:
             module, sets = move_to_device(subject.load(), subject.cell)
-            call(module, copied(sets[0]))
-        except Exception:
+            for inputs in sets:
+                call(module, copied(inputs))
+                answered += 1
+        except Exception:  # a model may raise anything
             traceback.print_exc()
-            return False
-    return True
+            return answered
+    return None
 
 
 def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
@@ -645,6 +664,8 @@ def _inference(
     if traits.begins_alike and len(alike) < len(eager[0]):
         note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
     note(not_finite=not_finite_in(eager[0]), tiny_weights=tiny_weights_of(module, sets[0], calls))
+    if traits.begins_alike and work is not None and not (sums.may_size_by_values or watch.values):
+        note(empty_by_shape=tuple(sorted(empty_outputs(eager))))
     without_fast_path: tuple[Outputs, ...] = ()
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
@@ -744,8 +765,8 @@ def sets_that_differ_most(
     their range are tried on the CPU, as they end a GPU's process.
     """
     make = model.bolder_inputs
-    if cell.task != INFERENCE or make is None:
-        return (), sets
+    if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
+        return model.traits.changed_kinds, sets
     known = [sets]
 
     def taken(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
