@@ -117,14 +117,16 @@ def judged_anew(
 ) -> Report:
     """Return the report with other requirements or accepted errors, or over another number of calls.
 
-    None: as it was. An empty text, and 0 calls, ask for none of it.
+    None: as it was. An empty text asks for nothing, and 0 calls for single ones.
 
     Raise UsageError for a required metric where nothing was evaluated.
     """
     if require and not any(record.reference_metrics for record in report.records):
         Requirements.parse(require).refuse_metrics()
     changes = {"calls": calls, "require": require, "accept": accept}
-    request = report.request | {name: value or None for name, value in changes.items() if value is not None}
+    request = report.request | {name: value for name, value in changes.items() if value is not None}
+    if calls == 0:
+        request["calls"] = None
     if require is None and accept is None:
         return report.model_copy(update={"request": request})
     limits = parse_limits_on_errors(str(request.get("accept") or ""))

@@ -287,7 +287,7 @@ def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
 def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[Outputs]) -> tuple[str, ...]:
     """Return the outputs that are the same for all input sets, which differ.
 
-    Where others vary, single numbers other than zero do not count, such as a scale, and neither do weights.
+    Where others vary, single numbers other than zero do not count, such as a scale, nor switches, nor weights.
     """
     first, *others = answers[: len(sets)]
     if all(are_equal(sets[:1], (other,)) for other in sets[1:]) or any(len(other) != len(first) for other in others):
@@ -300,7 +300,8 @@ def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[O
     names, weights = labels(first), [*module.parameters(), *module.buffers()]
 
     def may_be_constant(value: torch.Tensor) -> bool:
-        is_number = value.numel() == 1 and not are_alike((value,), (torch.zeros_like(value),), roundings=0)
+        is_zero = value.dtype is not torch.bool and are_alike((value,), (torch.zeros_like(value),), roundings=0)
+        is_number = value.numel() == 1 and not is_zero
         return is_number or any(are_alike((value,), (weight,)) for weight in weights)
 
     return tuple(names[place] for place in alike if len(alike) == len(first) or not may_be_constant(first[place]))
