@@ -364,8 +364,12 @@ def inputs_without_effect(
         return ()
     ends_s, names = time.monotonic() + AUDIT_S, list[str]()
     named = [named_inputs(each) for each in sets]
-    with UseWatch() as watch:
-        call(module, calls.given(sets[0]))
+    try:
+        with UseWatch() as watch:
+            call(module, calls.given(sets[0]))
+    except Exception:  # a model may refuse to be watched
+        traceback.print_exc()
+        return ()
     for name, tensor in islice(named[0].items(), AUDITED_INPUTS):
         if time.monotonic() > ends_s:
             break

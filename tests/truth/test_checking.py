@@ -556,7 +556,7 @@ RIGHT_BUT_OTHER = (
     ("topk_ties.py:ranked", with_last_ties_first),
     ("linalg_cond.py:axes", with_other_signs),
     ("linalg_cond.py:angles", with_other_ends),
-    ("cancellation.py:running", in_one_order),
+    pytest.param("cancellation.py:running", in_one_order, marks=pytest.mark.slow),
 )
 
 
