@@ -97,12 +97,24 @@ def returned_by_call(outputs: object) -> Returned:
             tensors[place] = torch.tensor(leaf, dtype=_type_of(leaf))
             numbers.append(place)
         elif isinstance(leaf, CONSTANTS):
-            constants[place] = repr(leaf)
+            constants[place] = _text_of(leaf)
     if not tensors:
         raise _holds_no_tensor(outputs)
     returned = Returned.of(tensors.values(), tensors, numbers, constants)
     returned.form = _form_of_answer(outputs)
     return returned
+
+
+def _text_of(constant: object) -> str:
+    """Return by what text a constant is compared. How wide a type of numbers is, and the device, are those of the call.
+
+    A reference is computed in another type, and a cache may name the one in which it keeps its values.
+    """
+    if isinstance(constant, torch.device):
+        return "a device"
+    if isinstance(constant, torch.dtype) and (constant.is_complex or constant.is_floating_point):
+        return f"a type of {'complex' if constant.is_complex else 'real'} numbers"
+    return repr(constant)
 
 
 def _form_of_answer(outputs: object) -> Form:

@@ -598,12 +598,12 @@ class BoundSession(Compiled):
                 if self._is_open
                 else [value.shape for value in values]
             )
-            told = self._exported.output_shapes or ((),) * len(values)
+            of_graph = self._exported.output_shapes or ((),) * len(values)
             self._buffers[key] = [
                 None
                 if _depends_on_values(value, self._is_open) or runtime.are_other_sizes(value.shape, exported)
                 else torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
-                for value, shape, exported in zip(values, shapes, told, strict=False)
+                for value, shape, exported in zip(values, shapes, of_graph, strict=False)
             ]
         return self._buffers[key]
 

@@ -270,7 +270,7 @@ def blocks_of(answer: ChecksAnswer) -> list[Block]:
             if reason
         ]
         table = text_table(["backend", "", "relative error"], rows, "llr")
-        blocks.append(Section(title, [table, Items(said, bullet="x ")]))
+        blocks.append(Section(title, [table, Items(said)]))
     return [*blocks, *(Text(f"{sentence}.") for sentence in answer.about_models)]
 
 

@@ -53,7 +53,8 @@ FEWEST_UNPAIRED = 3
 """Without common rounds, fewer values on either side say too little about their spread."""
 
 STEADY_LEVEL = 0.2
-"""A cell's own level counts if its error is at most this, as a logarithm. On a quiet machine all of them do."""
+"""A cell's own level counts if its error is at most this, as a logarithm. On a quiet machine it is, from six rounds on.
+"""
 
 MOST_DISTURBED_WHEN_QUIET = 0.1
 """A machine is quiet if other programs, waiting or clocks disturbed at most this share of the rounds."""

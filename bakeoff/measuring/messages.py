@@ -280,7 +280,7 @@ Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | MeasureFurther 
 
 
 class Event(Message):
-    """Base of what a worker tells. A new event is a class below it, and is told apart by its `kind`."""
+    """Base of what a worker reports. A new event is a class below it, known by its `kind`."""
 
 
 class PhaseBegun(Event):

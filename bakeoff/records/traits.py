@@ -115,9 +115,13 @@ WORDS = {
 """What a call does outside, and to what."""
 
 
+READS = frozenset({AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.DATABASE})
+READS |= {AccessKind.READ_FILE, AccessKind.READ_FOLDER}
+
+
 def is_reading(accesses: Sequence[Access]) -> bool:
     """Return True if something is read from outside, which may be another thing in the next call."""
-    return any(WORDS[access.kind][0] in ("reads", "queries") for access in accesses)
+    return any(access.kind in READS for access in accesses)
 
 
 def of_accesses(accesses: Sequence[Access]) -> str:

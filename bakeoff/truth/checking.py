@@ -192,9 +192,8 @@ class Checker:
         values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
         why = BY_ROUNDING.format(values or "how far an answer is off")
         count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
-        if (
-            values and number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number
-        ):  # blurred edges, as of pixels
+        are_few = number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number  # as at blurred edges of an image
+        if values and are_few:
             return of_rest.model_copy(update={"rule": f"{of_rest.rule}; {why}"})
         rule = f"{'not all' if count < number else 'not'} compared: {why}"
         return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": count < number})

@@ -173,37 +173,19 @@ def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs
     expected = _structure(theirs)
     if expected is None:
         return ""
-    structure, wanted = _structure(ours), _constants(expected)
+    structure = _structure(ours)
     if structure is not None and set(structure.places) == set(expected.places):
-        got = _constants(structure)
-        for place in sorted({*wanted, *got}):
-            came, expects = got.get(place, "missing"), wanted.get(place, "missing")
-            if came != expects:
-                return f"output{place} is {came}, and the model's is {expects}"
+        for place in sorted({*expected.constants, *structure.constants}):
+            wanted, got = (each.constants.get(place, "missing") for each in (expected, structure))
+            if wanted != got:
+                return f"output{place} is {got}, and the model's is {wanted}"
         return ""
     for other in reference:
-        if (known := _structure(other)) is not None and _constants(known) != wanted:
-            changing = {*_constants(known).items()} ^ {*wanted.items()}
+        if (known := _structure(other)) is not None and known.constants != expected.constants:
+            changing = {*known.constants.items()} ^ {*expected.constants.items()}
             place = min(place for place, _ in changing)
             return f"output{place} is no tensor and depends on the inputs, and the build returns tensors only"
     return ""
-
-
-def _constants(structure: Returned) -> dict[str, str]:
-    """Return what is compared of the constants. How wide a type of numbers is, and the device, are those of the call.
-
-    A reference is computed in another type, and a cache may tell in which one it keeps its values.
-    """
-
-    def of_any_call(text: str) -> str:
-        if text.startswith("device("):
-            return "a device"
-        dtype = getattr(torch, text.removeprefix("torch."), None) if text.startswith("torch.") else None
-        if not isinstance(dtype, torch.dtype) or _kind(dtype) not in ("real", "complex"):
-            return text
-        return f"a type of {_kind(dtype)} numbers"
-
-    return {place: of_any_call(text) for place, text in structure.constants.items()}
 
 
 class OtherTypes(NamedTuple):

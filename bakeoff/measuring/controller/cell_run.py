@@ -485,7 +485,7 @@ class CellRun:
             metrics = self._evaluated(live) if evaluates else None
         kernel_times = None
         if live.last.with_trace and not live.worker.is_over:
-            # a process that fails in the trace has told everything else
+            # a process that fails in the trace has reported everything else
             with contextlib.suppress(WorkerEnded, DeadlinePassed):
                 event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
                 kernel_times = event.times if isinstance(event, KernelsTraced) else None

@@ -769,7 +769,7 @@ def sets_that_differ_most(
         return model.traits.changed_kinds, sets
     known = [sets]
 
-    def taken(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
+    def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
         given = make(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
@@ -784,12 +784,12 @@ def sets_that_differ_most(
 
     found: tuple[tuple[str, ...], tuple[Inputs, ...]] = (), sets
     for kinds in ((MASKS, WHOLES), (MASKS, WHOLES, SCALES), (MASKS,), (WHOLES,)):
-        if (bolder := taken(kinds)) is not None:
+        if (bolder := accepted(kinds)) is not None:
             found = kinds, bolder
             break
     for kind in (ZEROS, PAIRS, NOISE):
         with_kind = (*found[0], kind)
-        if (bolder := taken(with_kind)) is not None:
+        if (bolder := accepted(with_kind)) is not None:
             found = with_kind, bolder
     return found
 
