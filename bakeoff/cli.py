@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 
 from bakeoff import __version__, models
 from bakeoff.commands import env_and_cache
+from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
 from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
@@ -648,7 +649,7 @@ def measure_starts(
     ] = None,
     starts: Annotated[int, typer.Option(help="Fresh processes of each cell")] = 7,
     require: Annotated[
-        str, typer.Option(help="What a start must meet, such as start_s<1,environment_bytes<300MB")
+        str, typer.Option(help=f"What a start must meet, such as 'start_s<1': {', '.join(STARTED_QUANTITIES)}")
     ] = "",
     cold: Annotated[
         bool, typer.Option("--cold", help="Drop the machine's page cache before each start (root on Linux)")
@@ -662,7 +663,6 @@ def measure_starts(
 
     Exit status 1 if nothing was started that meets the requirements.
     """
-    from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
     from bakeoff.reports import start_report as shown
     from bakeoff.reports import starts_file
     from bakeoff.shipping.start_runs import measure_run

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ import pytest
 
 from bakeoff import backends, cli
 from bakeoff.commands import run as runs
+from bakeoff.judging.constraints import QUANTITIES, STARTED_QUANTITIES
 from bakeoff.judging.judgement import judge
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.load_plan import LoadPlan, Traffic
@@ -142,6 +143,14 @@ def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> Non
     assert all(command in out for command in ("run", "resume", "report", "list"))
     assert "Usage: bakeoff [OPTIONS]" in out
     assert "bakeoff --model FILE.py:FACTORY" in out
+
+
+@pytest.mark.parametrize(("command", "quantities"), [("run", QUANTITIES), ("start", STARTED_QUANTITIES)])
+def test_the_help_names_what_can_be_required(
+    command_line: CommandLine, command: str, quantities: Mapping[str, object]
+) -> None:
+    status, out, _ = command_line(command, "--help")
+    assert status == 0 and quantities.keys() <= set(re.findall(r"\w+", out))
 
 
 def test_the_help_of_soak_tells_the_length_that_is_used(command_line: CommandLine) -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import PydanticCustomError, core_schema
 
 from bakeoff import models
-from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
+from bakeoff.judging.constraints import QUANTITIES, Requirements, parse_limits_on_errors
 from bakeoff.judging.price import Price
 from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
@@ -212,7 +212,8 @@ class Request(Frozen):
     require: Annotated[
         Requirements,
         Option(
-            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
+            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3', a metric of evaluate, or one of "
+            f"{', '.join(QUANTITIES)}",
             in_record_command=True,
             parse=Requirements.parse,
         ),
