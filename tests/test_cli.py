@@ -26,6 +26,7 @@ from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records import report_file
 from bakeoff.records.doubts import Accepted
 from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
@@ -325,6 +326,15 @@ def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
     assert runs.exit_status(judge(report([failed(cell("null"), status, "scripted")]))) == 3, "nothing was measured"
     some = judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))
     assert runs.exit_reason(some) == f"1 cell failed: null ({status})"
+
+
+@pytest.mark.parametrize(("kind", "status"), [(NO_BUDGET_LEFT, 0), ("time limit", 1)])
+def test_what_the_budget_cut_off_is_no_failure(kind: str, status: int) -> None:
+    """As what it did not reach is none: a limit that the user set has done what it is for."""
+    ended = failed(cell("null"), Status.TIMEOUT, "not done", failure=Failure(kind=kind, text="not done"))
+    unreached = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time")
+    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), ended, unreached]))) == status
+    assert runs.exit_status(judge(report([ended, unreached]))) == 3, "nothing was measured"
 
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
