@@ -575,7 +575,7 @@ def examine_machine(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what is wrong with this machine: every backend builds and runs a tiny model.
+    """Say what is wrong with this machine: every backend runs a tiny model; known problems are looked for.
 
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
@@ -709,7 +709,7 @@ def explain_run(
     against: Annotated[str | None, typer.Option(help="Id or label of the cell to compare with [eager]")] = None,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Levels of a module's path that have rows of their own [20 rows of what takes most]"),
+        typer.Option(min=1, help="Levels of modules that have rows of their own [20 rows of what takes most]"),
     ] = None,
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,

@@ -568,7 +568,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     out, err = blocked.communicate(timeout=150)
     assert blocked.returncode == 130
     assert "Traceback" not in out + err
-    assert err.splitlines()[-1] == "Interrupted: this run ends, and keeps what it has measured."
+    assert err.splitlines()[-1] == "Interrupted: the run ends, and keeps its numbers."
     assert out.count("bakeoff resume run") == 1 and "bakeoff resume" not in err
     assert nothing_is_left_of(tmp_path)
     report = report_file.read(tmp_path / "run")

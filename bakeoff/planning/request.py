@@ -137,9 +137,7 @@ class Request(Frozen):
     precision: Annotated[tuple[Precision, ...], Option(",".join(Precision)), BeforeValidator(_known_precisions)] = (
         Precision.FP32,
     )
-    separate: Annotated[bool, Option("A contest and a table for each precision; by default one for all of them")] = (
-        False
-    )
+    separate: Annotated[bool, Option("A contest and a table for each precision, and not one for all")] = False
     task: Annotated[str, Option(f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)] = INFERENCE
     set: Annotated[dict[str, Names], Option("KEY=VALUE[,VALUE...] of the model; several values sweep")] = Field(
         default_factory=dict
@@ -153,8 +151,7 @@ class Request(Frozen):
     min_time_s: Annotated[
         float,
         Option(
-            "Seconds of sampling of each cell, over three processes; half of it if calls are short",
-            in_record_command=True,
+            "Seconds of sampling of each cell, over three processes; half if calls are short", in_record_command=True
         ),
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[

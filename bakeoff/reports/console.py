@@ -90,9 +90,7 @@ def measured_to_the_end() -> Iterator[None]:
 
 
 def _end(number: int, frame: object) -> None:
-    sys.stderr.write(
-        "Interrupted: this run ends, and keeps what it has measured.\n"
-    )  # `say` would write into a live table
+    sys.stderr.write("Interrupted: the run ends, and keeps its numbers.\n")  # `say` would write into a live table
     raise KeyboardInterrupt
 
 
