@@ -51,7 +51,8 @@ def read(folder: Path) -> History:
         raise UsageError(f"{folder} is no folder: give one that holds runs, such as results")
     dated: dict[tuple[datetime, str], Report] = {}
     skipped = []
-    for path in _find(folder):
+    names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
+    for path in sorted({path.parent for name in names for path in folder.rglob(name)}):
         try:
             report = report_file.read(path, with_samples=False)
             key = (moment(report.created_at), report.run_id)
@@ -88,12 +89,6 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     ]
     days = first if first == last else f"{first} to {last}"
     return markdown.render([Section(f"{HISTORY}: {counted(len(history.runs), 'run')}, {days}", blocks, level=1)])
-
-
-def _find(folder: Path) -> list[Path]:
-    """Return `folder` and the folders below it that hold a report, packed or not."""
-    names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
-    return sorted({path.parent for name in names for path in folder.rglob(name)})
 
 
 def moment(text: str) -> datetime:

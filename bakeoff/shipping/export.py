@@ -419,6 +419,11 @@ def readme(
     foreign: Sequence[str] = (),
     facts: Mapping[str, str] | None = None,
 ) -> str:
+    served = ", ".join(
+        f"axis {axis} of input {tensor} from {low} to {high}"
+        for tensor, axes in record.open_axes.items()
+        for axis, (low, high) in axes.items()
+    )
     return script_parts.render(
         "README.md.jinja",
         {
@@ -431,7 +436,7 @@ def readme(
                 "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
                 "Error": _error(record),
                 "Built in": f"{record.build_s:.3g} s",
-                **({"Serves": _served(record)} if record.open_axes else {}),
+                **({"Serves": served} if record.open_axes else {}),
                 **({"Caution": one_line(". ".join(cautions(record)))} if cautions(record) else {}),
                 **script_parts.facts_of(report, record),
                 **(facts or {}),
@@ -443,14 +448,6 @@ def readme(
 def cautions(record: Record) -> list[str]:
     """Return what keeps the cell from being a sure winner, whatever was asked, as sentences."""
     return [f"{record.cell.label}: {doubt.say()}" for doubt in record.doubts if isinstance(doubt, Unsure)]
-
-
-def _served(record: Record) -> str:
-    return ", ".join(
-        f"axis {axis} of input {tensor} from {low} to {high}"
-        for tensor, axes in record.open_axes.items()
-        for axis, (low, high) in axes.items()
-    )
 
 
 def _error(record: Record) -> str:

@@ -28,7 +28,7 @@ from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Ceilings, Cell, Memory, Record, Status, Work
-from bakeoff.records.store import Store, UnfinishedContest
+from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed
 
 NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
@@ -90,7 +90,12 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         if cell_run.cached_at:
             run.time_plan.expect_built(contest.id, cell_run.cell.label)
     if kept:
-        _note_resumption(run, kept, cell_runs)
+        done = counted(kept.epochs, "process")
+        run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
+        if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
+            run.store.note(
+                f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew"
+            )
     stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)
     cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {stand_in for stand_in, _ in stand_ins}]
     if before := [
@@ -226,13 +231,6 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     elsewhere = error.failure.model_copy(update=changes)
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
         run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
-
-
-def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
-    done = counted(kept.epochs, "process")
-    run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
-    if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
-        run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew")
 
 
 SHORT_CALL_MS = 1.0

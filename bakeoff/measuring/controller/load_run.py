@@ -148,7 +148,10 @@ class CellUnderLoad:
         elif knobs.options or self._batches():
             why_ended = f"further settings of {self._cell.label}, as no number of instances met the objective"
         chosen = None if best is None else tried[best]
-        left_out = [*self._left_out(knobs), *([why_ended] if why_ended else [])]
+        reasons = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
+        if not isinstance(self._cell.dimensions.get("batch"), int):
+            reasons.append("the model has no dimension batch: requests were not put together")
+        left_out = [*reasons, *([why_ended] if why_ended else [])]
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
             longest = max(tried, key=lambda trial: len(trial.windows))
@@ -401,12 +404,6 @@ class CellUnderLoad:
         """Return the sizes to try. Requests that come one by one cannot share a call."""
         has_batch = isinstance(self._cell.dimensions.get("batch"), int)
         return BATCHES if has_batch and self._plan.spec.puts_requests_together else ()
-
-    def _left_out(self, knobs: ServingKnobs) -> list[str]:
-        reasons = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
-        if not isinstance(self._cell.dimensions.get("batch"), int):
-            reasons.append("the model has no dimension batch: requests were not put together")
-        return reasons
 
     def _why(self, windows: Sequence[LoadWindow]) -> str:
         if failed := next((window for window in windows if window.failed), None):
