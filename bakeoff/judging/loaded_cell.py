@@ -1,7 +1,5 @@
 """What one cell carried under load: its rate or latency, what its soaks showed, and what a million requests cost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

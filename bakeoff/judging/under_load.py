@@ -4,8 +4,6 @@ A turn's value goes through the fit of latencies (`bakeoff.judging.fit`) as the 
 compared within rounds and processes, as latencies are, and two copies of one backend tie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a worker sees of its surroundings, and how everything that it starts is found and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import getpass

@@ -7,8 +7,6 @@ that order until the tolerance holds. Then each is left out again if it holds wi
 result, and decides whether it holds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import time

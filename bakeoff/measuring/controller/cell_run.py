@@ -1,7 +1,5 @@
 """A cell on its way to its record, through the processes it is measured in."""
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import math

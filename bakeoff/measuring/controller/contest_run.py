@@ -1,7 +1,5 @@
 """Measuring one contest: in each epoch every cell in a process of its own, in rounds of bursts; then a record each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence

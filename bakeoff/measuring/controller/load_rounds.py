@@ -1,7 +1,5 @@
 """The cells of a group under load: each looks for its settings, then all take turns in rounds, then each is soaked."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """The cells of a contest under load: the best settings of each, its turns in rounds, and a soak."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence
