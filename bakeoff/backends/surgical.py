@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.schema import Extent, Placement
-from bakeoff.records.text import counted
+from bakeoff.records.text import first, listed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -168,10 +168,7 @@ class SurgicalModule(Wrapped):
         outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]
         if self._eager.modules:
             by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
-            more = len(by_class) - MAX_CLASSES_SHOWN
-            modules = ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (
-                f" and {counted(more, 'more class')}" if more > 0 else ""
-            )
+            modules = listed(first(by_class, MAX_CLASSES_SHOWN))
             outside.insert(0, f"modules that stayed eager: {modules}")
         return inner.model_copy(
             update={

@@ -31,7 +31,7 @@ from bakeoff.records.schema import (
     Throughput,
     WarmUp,
 )
-from bakeoff.records.text import one_line, spell_times, visible
+from bakeoff.records.text import first, listed, one_line, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, csv_field
@@ -492,7 +492,7 @@ def _flips(metric: MetricJudgement) -> str:
 def _placement() -> list[Column[CellJudgement]]:
     group = "Placement"
 
-    def listed(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+    def joined(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
         return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
 
     def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
@@ -506,19 +506,19 @@ def _placement() -> list[Column[CellJudgement]]:
         placement = row.record.placement
         if placement is None:
             return ""
-        elsewhere = number_format.first_names([one_line(name, NAME_LIMIT) for name in placement.fallbacks])
-        shares = number_format.first_names(number_format.time_shares(placement.time_share))
+        elsewhere = listed(first([one_line(name, NAME_LIMIT) for name in placement.fallbacks], 2))
+        shares = listed(first(number_format.time_shares(placement.time_share), 2))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [
         Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
                is_bad=is_bad, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="placement"),
         Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
-               text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
-        Column("elsewhere", listed(lambda found: found.fallbacks), csv="fallbacks", details=group),
+               text=joined(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
+        Column("elsewhere", joined(lambda found: found.fallbacks), csv="fallbacks", details=group),
         Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
-               text=listed(lambda found: number_format.time_shares(found.time_share))),
-        Column("read from", listed(lambda found: found.evidence), details=group),
+               text=joined(lambda found: number_format.time_shares(found.time_share))),
+        Column("read from", joined(lambda found: found.evidence), details=group),
     ]  # fmt: skip
 
 

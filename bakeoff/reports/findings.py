@@ -16,7 +16,7 @@ from bakeoff.judging.samples import Deviation
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.cost_report import doubt_of
 
@@ -33,7 +33,7 @@ def so_far(text: str, *reports: Report) -> str:
 
 def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> dict[str, str]:
     """Return what stands above several charts of one kind, by the name of the chart."""
-    over = f"over {number_format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    over = f"over {listed(first(list(dict.fromkeys(sweep.dimension for sweep in sweeps))))}"
     return {
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
@@ -167,7 +167,7 @@ def cheapest(contest: ContestJudgement, calls: int) -> str:
         return f"{number}: nobody can be ranked"
     best, *others = answer.candidates
     least = f"{best} costs least, {number_format.seconds(answer.value)} s"
-    rivals = number_format.first_names(others, shown=3)
+    rivals = listed(first(others), "or")
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 
@@ -263,7 +263,4 @@ def _is(labels: Sequence[str]) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    names = list(map(_short, labels))
-    if len(names) > 3:
-        return f"{names[0]} and {len(names) - 1} others"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return listed(first(list(map(_short, labels)), 2))

@@ -1,7 +1,7 @@
 """Writes numbers and facts as text: the same on a terminal, in Markdown, on the page and in charts."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
@@ -227,12 +227,6 @@ def achieved_rate(record: Record) -> str:
     if roofline.bound == "compute":
         return quantity(roofline.flops / seconds, "FLOP/s")
     return quantity(roofline.bytes_moved / seconds, "B/s")
-
-
-def first_names(names: Sequence[str], shown: int = 2) -> str:
-    """Return `gelu, sort and 3 more`."""
-    text = ", ".join(names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
 
 
 def time_shares(shares: Mapping[str, float]) -> list[str]:

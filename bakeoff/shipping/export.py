@@ -39,7 +39,7 @@ from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import one_line
+from bakeoff.records.text import first, listed, one_line
 from bakeoff.shipping import cpp_program, script_environment, script_parts, triton_server
 from bakeoff.shipping.sample_facts import Sample, sample_file, sample_of
 
@@ -95,7 +95,8 @@ def choose(report: Report, name: str | None, with_models: bool = False) -> Recor
     if not contests:
         raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
     if name is None and len(contests) > 1:
-        raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {script_parts.some(contests)}")
+        named = listed(first(list(contests), script_parts.MAX_CELLS_NAMED), "or")
+        raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {named}")
     of_model = [key for key, contest in contests.items() if contest.cell.model == name]
     begun = of_model or [key for key in contests if name is None or (name and key.startswith(name))]
     if len(begun) != 1:
