@@ -275,7 +275,6 @@ def blocks_of(answer: ChecksAnswer) -> list[Block]:
 
 
 def write(answer: ChecksAnswer, folder: Path) -> Path:
-    """Write the answer into a folder, and return its file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "checks.json"
     write_atomically(path, answer.model_dump_json(indent=1))

@@ -48,8 +48,6 @@ class SoakSummary:
 
 @dataclass(frozen=True)
 class RatePoint:
-    """The latencies at one rate, in one window."""
-
     rate: float
     p50_ms: float
     p99_ms: float

@@ -60,8 +60,6 @@ class CallSize:
 
 @dataclass(frozen=True)
 class SizeInFile:
-    """One row of the table in a file of calls."""
-
     label: str
     count: int
     kept: int

@@ -47,8 +47,6 @@ SENT_HOME = ("logs", "reference")
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the cluster."""
-
     id: str
     cpus: float
     gpus: int

@@ -201,8 +201,6 @@ def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
 
 @dataclass(frozen=True)
 class _CheckedOutput:
-    """One output with what it is measured by."""
-
     errors: OutputErrors
     eager_rmse: float
     yardstick: float  # the error is told relative to this

@@ -42,8 +42,6 @@ ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
 
 
 class Transcript(NamedTuple):
-    """What the calls of a script gave."""
-
     outputs: tuple[Outputs, ...]  # what is compared of each answer
     given: Inputs | None  # the inputs of the last call as they are afterwards: a call may write into them
 

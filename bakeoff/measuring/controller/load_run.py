@@ -86,8 +86,6 @@ class Round:
 
 
 class CellUnderLoad:
-    """One cell under load, in one of its processes."""
-
     def __init__(self, plan: LoadPlan, cell: Cell, take: Take, latency_ms: float, threads: int) -> None:
         """`latency_ms` is that of single calls, and `threads` are those that they had."""
         self._plan = plan
