@@ -40,8 +40,8 @@ def find_record(report: Report, name: str) -> Record:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            named = listed(first([one.cell.id for one in matching], MAX_CELLS_NAMED), "or")
-            raise UsageError(f"'{name}' stands for {len(matching)} cells: give one of {named}")
+            which = listed(first([one.cell.id for one in matching], MAX_CELLS_NAMED), "or")
+            raise UsageError(f"'{name}' stands for {len(matching)} cells: give one of {which}")
     labels = {record.cell.label for record in report.records}
     raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
 
