@@ -152,15 +152,10 @@ def _measure_here(request: Request, begin: Begin, progress: Progress, budget_end
                 store.note(difference)
                 progress.note(difference)
             pool.measure(store, progress, measured_by_s)
-    _measure_starts(store, request, progress, budget_ends_s)
-
-
-def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
-    """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
         from bakeoff.shipping.start_runs import add_starts  # it imports much, and few runs need it
 
-        add_starts(store, request.require, progress.note, ends_s)
+        add_starts(store, request.require, progress.note, budget_ends_s)
 
 
 def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:

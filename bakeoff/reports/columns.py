@@ -423,30 +423,19 @@ def _accuracy() -> list[Column[CellJudgement]]:
 def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     names = dict.fromkeys(name for contest in contests for row in contest.cells for name in row.metrics)
     if not names:
-        return [_why_without_metrics("metric")] if any(map(_metrics_failure, _rows(contests))) else []
+        has_failed = any(_metrics_failure(row) for contest in contests for row in contest.cells)
+        why = Column[CellJudgement]("metric", lambda row: None, note=_metrics_failure, surfaces=~Surface.SHORT,
+                                    text=lambda row: "none" if _metrics_failure(row) else NONE,
+                                    details="Metrics")  # fmt: skip
+        return [why] if has_failed else []
     took = Column("evaluate took", _EVALUATED(lambda it: it.seconds), "s", number_format.seconds, details="Metrics",
                   csv="evaluate_s")  # fmt: skip
     return [*(column for name in names for column in _of_metric(name)), took]
 
 
-def _rows(contests: Sequence[ContestJudgement]) -> list[CellJudgement]:
-    return [row for contest in contests for row in contest.cells]
-
-
 def _metrics_failure(row: CellJudgement) -> str:
     failures = [each.failure for each in (row.record.reference_metrics, row.record.metrics) if each and each.failure]
     return failures[0].sentence if failures else ""
-
-
-def _why_without_metrics(heading: str) -> Column[CellJudgement]:
-    return Column(
-        heading,
-        lambda row: None,
-        text=lambda row: "none" if _metrics_failure(row) else NONE,
-        note=_metrics_failure,
-        surfaces=~Surface.SHORT,
-        details="Metrics",
-    )
 
 
 def _of_metric(name: str) -> list[Column[CellJudgement]]:
