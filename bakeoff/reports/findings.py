@@ -65,25 +65,6 @@ def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
     return subjects
 
 
-def latency(contest: ContestJudgement) -> str:
-    best, model = contest.best, _short(contest.cell.model)
-    if best is None:
-        return f"nothing could be ranked on {model}"
-    if contest.fastest.tied:
-        is_open = any(label in contest.fastest.tied for label in contest.fastest.open_labels)
-        return f"{_listed(contest.fastest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
-    if contest.fastest.lead is None:
-        verb = "was measured" if contest.awaits_others else "could be ranked"
-        return f"only {_short(best.label)} {verb} on {model}"
-    if contest.fastest.is_open:
-        return f"{_short(best.label)} leads on {model}, {_listed(contest.fastest.open_labels)} not decided"
-    fastest = f"{_short(best.label)} is fastest on {model}"
-    if best.speedup and is_faster(best):
-        return f"{fastest}: {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
-    runner_up = one_line(contest.fastest.runner_up or "", 22)
-    return f"{fastest}: {number_format.compared_briefly(contest.fastest.lead, runner_up)}"
-
-
 def speedup(contest: ContestJudgement) -> str:
     """Count the cells that are called faster than the baseline, and those with an interval above 1 that are not."""
     others = [cell for cell in contest.ranked if cell.label != contest.baseline]
@@ -235,7 +216,7 @@ def _facts(contest: ContestJudgement) -> list[str]:
 def _gain(contest: ContestJudgement) -> str:
     best = contest.best
     if best and best.speedup and contest.fastest.winner and is_faster(best):
-        return f"{_short(best.label)} {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
+        return f"{_short(best.label)} {number_format.compared(best.speedup, contest.baseline or '')}"
     return "no winner over eager"
 
 

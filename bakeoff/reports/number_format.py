@@ -83,25 +83,14 @@ def times(of: Ratio) -> str:
 def compared(of: Ratio, other: str, as_fast: str = "") -> str:
     """Return `1.59x eager`, or `faster than eager, unclear by how much (2.8x to 17x)`."""
     if is_unclear(of):
-        return f"{_faster_or_slower(of)} than {other}, unclear by how much ({times(of)})"
+        return f"{'faster' if of.value > 1 else 'slower'} than {other}, unclear by how much ({times(of)})"
     if as_fast and times(of) == UNKNOWN:
         return f"not told apart from {other}"
     return f"{times(of)} {as_fast}{other}"
 
 
-def compared_briefly(of: Ratio, other: str) -> str:
-    """Return `1.59x eager`, or `faster than eager`, for the title of a chart that shows the interval."""
-    if of.is_of_busy_machine:
-        return f"{times(of)} {other}"
-    return f"{_faster_or_slower(of)} than {other}" if is_unclear(of) else f"{ratio(of.value)}x {other}"
-
-
 def is_unclear(of: Ratio) -> bool:
     return of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high
-
-
-def _faster_or_slower(of: Ratio) -> str:
-    return "faster" if of.value > 1 else "slower"
 
 
 def seconds(value_s: float | None) -> str:
