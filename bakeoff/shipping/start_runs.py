@@ -289,7 +289,11 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
     files = [file for file in folder.iterdir() if file.is_file() and file.name not in _NOT_LOADED]
     files += [file for file in (folder / export.COMPILED).rglob("*") if file.is_file()]
     loaded = sum(file.stat().st_size for file in files)
-    return Contender(record, record.cell.label, script.name, [python, str(_CHILD), str(folder)], loaded, sizes)
+    return Contender(record, record.cell.label, script.name, _staged(python, folder), loaded, sizes)
+
+
+def _staged(python: str, folder: Path) -> list[str]:
+    return [python, str(_CHILD), str(folder)]
 
 
 def _without_compiled(contender: Contender) -> Contender | None:
