@@ -3,8 +3,6 @@
 The program reads events in the thread that called.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

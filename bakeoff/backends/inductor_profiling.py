@@ -4,8 +4,6 @@ Inductor says of each kernel which nodes of the graph it was made from. A node k
 was traced in. Inductor tells it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import re

@@ -144,8 +144,6 @@ def _with_attention(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 class Change(NamedTuple):
-    """A change of a model."""
-
     make: Callable[[torch.nn.Module, Inputs], int]
     lacking: str
     """Why a model is left as it is."""

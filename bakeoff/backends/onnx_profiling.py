@@ -62,8 +62,6 @@ EXECUTOR = "ONNX Runtime's executor"
 
 @dataclass(frozen=True)
 class Node:
-    """A node of an ONNX graph."""
-
     name: str
     operator: str
     inputs: tuple[str, ...]

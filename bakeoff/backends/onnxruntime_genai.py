@@ -189,7 +189,8 @@ class DecodeEngine(Engine):
         generator = self._kept[place]
         held = self._tokens.get(place, [])[: generator.token_count()]
         before = held if len(held) == at else self._sequence[:at]
-        common = _common_length(held, before)
+        differing = (place for place, pair in enumerate(zip(held, before, strict=False)) if pair[0] != pair[1])
+        common = next(differing, min(len(held), len(before)))
         generator.rewind_to(common)
         if missing := before[common:]:
             generator.append_tokens([missing])
@@ -207,11 +208,6 @@ class DecodeEngine(Engine):
     def close(self) -> None:
         self._kept.clear()
         self._bound = self._ran = _Call(None, 0, [], ())
-
-
-def _common_length(first: Sequence[int], other: Sequence[int]) -> int:
-    differing = (place for place, pair in enumerate(zip(first, other, strict=False)) if pair[0] != pair[1])
-    return next(differing, min(len(first), len(other)))
 
 
 class _Call(NamedTuple):

@@ -88,8 +88,6 @@ def noting_modules() -> Iterator[Converted]:
 
 @dataclass(frozen=True)
 class RuntimeNode:
-    """A node of the model that runs."""
-
     name: str
     kind: str
     fused_from: tuple[str, ...]

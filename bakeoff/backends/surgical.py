@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.schema import Extent, Placement
-from bakeoff.records.text import counted
+from bakeoff.records.text import first, listed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -167,7 +167,9 @@ class SurgicalModule(Wrapped):
         assert inner is not None
         outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]
         if self._eager.modules:
-            outside.insert(0, f"modules that stayed eager: {self._modules()}")
+            by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
+            modules = listed(first(by_class, MAX_CLASSES_SHOWN))
+            outside.insert(0, f"modules that stayed eager: {modules}")
         return inner.model_copy(
             update={
                 "extent": Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,
@@ -181,12 +183,6 @@ class SurgicalModule(Wrapped):
                 "evidence": [*inner.evidence, "an eager call's modules and operators outside of the compiled ones"],
             }
         )
-
-    def _modules(self) -> str:
-        """Return text such as `te.Linear (16), Dropout (4)`, with the number of classes not shown."""
-        by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
-        more = len(by_class) - MAX_CLASSES_SHOWN
-        return ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (f" and {counted(more, 'more class')}" if more > 0 else "")
 
     def settings(self) -> Settings:
         return {**super().settings(), "compiled_modules": ", ".join(self._targets)}

@@ -176,7 +176,8 @@ def library_available() -> Availability:
         import tensorrt as trt
     except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
         return Availability(f"tensorrt does not import ({first_line(error)}): {REMEDY}")
-    if not OLDEST <= _version(trt.__version__) < TOO_NEW:
+    version = tuple(int(number) for number in re.findall(r"\d+", trt.__version__)[:2])
+    if not OLDEST <= version < TOO_NEW:
         return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
     return AVAILABLE
 
@@ -208,12 +209,16 @@ def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tu
         tensorrt_8.keep_types(network, config, exported.path)
     if context.open_axes:
         _add_profile(builder, config, dict(zip(exported.input_names, shapes, strict=True)), context, complaints)
-    cache = _timing_cache(config, context.workspace / TIMING_CACHE, complaints)
+    # The cell's own, which is empty unless the file exists: no cell shortens another's build.
+    timing_cache = context.workspace / TIMING_CACHE
+    cache = config.create_timing_cache(timing_cache.read_bytes() if timing_cache.exists() else b"")
+    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+        raise complaints.failure("TensorRT took no timing cache")
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise complaints.failure("TensorRT built no engine")
     (context.workspace / ENGINE).write_bytes(plan)
-    (context.workspace / TIMING_CACHE).write_bytes(cache.serialize())
+    timing_cache.write_bytes(cache.serialize())
     Manifest(
         input_names=exported.input_names,
         output_names=exported.output_names,
@@ -255,15 +260,6 @@ def _add_profile(
             profile.set_shape(name, low, shape, high)
     if config.add_optimization_profile(profile) < 0:
         raise complaints.failure("TensorRT took no optimisation profile")
-
-
-def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints) -> trt.ITimingCache:
-    """Set and return the cell's own timing cache, which is empty unless `path` exists. No cell shortens another's
-    build."""
-    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
-    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
-        raise complaints.failure("TensorRT took no timing cache")
-    return cache
 
 
 class BoundEngine(Compiled):
@@ -397,7 +393,3 @@ def _reason_of(error: trt.ParserError) -> str:
     operator = getattr(error, "node_operator", None)  # since version 10
     named = f"{operator()} {error.node_name()}: " if operator else ""
     return f"{named}{error.desc()}".strip(" :")
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])

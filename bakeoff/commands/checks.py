@@ -276,7 +276,6 @@ def blocks_of(answer: ChecksAnswer) -> list[Block]:
 
 
 def write(answer: ChecksAnswer, folder: Path) -> Path:
-    """Write the answer into a folder, and return its file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CHECKS_JSON
     write_atomically(path, answer.model_dump_json(indent=1))

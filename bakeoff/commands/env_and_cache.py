@@ -74,11 +74,6 @@ def used_at(build: CachedBuild) -> str:
     return max(used, build.built_at, key=datetime.fromisoformat)
 
 
-def _line(build: CachedBuild) -> str:
-    built, used = spell_minutes(build.built_at), spell_minutes(used_at(build))
-    return f"{build.what}  ({_megabytes(build.size_bytes)}, built {built}, used {used})"
-
-
 def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f} MB"
 
@@ -139,7 +134,8 @@ def list_builds(as_json: AsJson = False) -> int:
         return print_json(of_cache(cache), 0)
     entries = cache.entries()
     for entry in entries:
-        say(_line(entry))
+        built, used = spell_minutes(entry.built_at), spell_minutes(used_at(entry))
+        say(f"{entry.what}  ({_megabytes(entry.size_bytes)}, built {built}, used {used})")
     say(f"{_megabytes(sum(entry.size_bytes for entry in entries))} in {cache.folder}")
     return 0
 

@@ -56,7 +56,8 @@ def run(
     Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
     measuring, once the run has a folder: the report then ranks what was measured so far, and is not `complete`.
     """
-    require_load_generator(request)
+    if request.load and importlib.util.find_spec("mlperf_loadgen") is None:
+        raise UsageError("--load needs MLPerf's load generator: pip install mlcommons-loadgen")
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
     with _reserved(folder):
@@ -146,17 +147,15 @@ def _measure_here(request: Request, begin: Begin, progress: Progress, budget_end
         with Pool(places_here(request), request, contests) as pool:
             captured, differing = pool.begin()
             store = begin(request, contests, captured)
-            _note_pool(request, differing, store, progress)
+            store.note(f"contests were measured side by side on {', '.join(request.devices)}, each on cores of its own")
+            for difference in differing:
+                store.note(difference)
+                progress.note(difference)
             pool.measure(store, progress, measured_by_s)
-    _measure_starts(store, request, progress, budget_ends_s)
-
-
-def _measure_starts(store: Store, request: Request, progress: Progress, ends_s: float = math.inf) -> None:
-    """Measure the starts that were asked for, unless the run was interrupted."""
     if request.starts and all(map(store.has, store.planned)):
         from bakeoff.shipping.start_runs import add_starts  # it imports much, and few runs need it
 
-        add_starts(store, request.require, progress.note, ends_s)
+        add_starts(store, request.require, progress.note, budget_ends_s)
 
 
 def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:
@@ -238,13 +237,6 @@ def _note_resumption(store: Store) -> None:
         store.note(f"{resumed}: what was missing was measured from then on{anew}")
 
 
-def _note_pool(request: Request, differing: Sequence[str], store: Store, progress: Progress) -> None:
-    store.note(f"contests were measured side by side on {', '.join(request.devices)}, each on cores of its own")
-    for difference in differing:
-        store.note(difference)
-        progress.note(difference)
-
-
 def places_here(request: Request) -> list[Place]:
     """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
     cores = usable_cores()
@@ -305,12 +297,6 @@ def with_full_names(request: Request, prepare: bool) -> Request:
         part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs
     )
     return request.model_copy(update={"models": named(request.models), "runs": parts})
-
-
-def require_load_generator(request: Request) -> None:
-    """Raise UsageError where load is asked for and MLPerf's generator is not installed."""
-    if request.load and importlib.util.find_spec("mlperf_loadgen") is None:
-        raise UsageError("--load needs MLPerf's load generator: pip install mlcommons-loadgen")
 
 
 def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:

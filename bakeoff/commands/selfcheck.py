@@ -95,7 +95,19 @@ def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
             console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
         rows += summarise_trials(model, mode, answers)
-    print_blocks([_table(rows)], console)
+    columns: list[Column[Summary]] = [
+        Column("model", lambda row: row.model, is_text=True),
+        Column("the copy is", lambda row: "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower"),
+        Column("trials", lambda row: row.trials),
+        Column("right", lambda row: row.right / row.trials, write="{:.1%}".format),
+        Column("undecided", lambda row: row.unstable / row.trials, write="{:.1%}".format),
+        Column("winner called", lambda row: row.winners / row.trials, write="{:.1%}".format),
+        Column("at most", lambda row: row.upper, write="{:.1%}".format),
+        Column("half-width", lambda row: row.half_width, write="±{:.2%}".format),
+        Column("processes", lambda row: row.processes, write="{:.1f}".format),
+        Column("s per trial", lambda row: row.seconds, write="{:.1f}".format),
+    ]
+    print_blocks([Table(columns, rows)], console)
     return rows
 
 
@@ -286,19 +298,3 @@ def _half_width(ratio: Ratio) -> float:
 def upper_bound(hits: int, trials: int) -> float:
     """Return Clopper and Pearson's one-sided 95 % upper bound of a rate."""
     return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))
-
-
-def _table(rows: Sequence[Summary]) -> Table[Summary]:
-    columns: list[Column[Summary]] = [
-        Column("model", lambda row: row.model, is_text=True),
-        Column("the copy is", lambda row: "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower"),
-        Column("trials", lambda row: row.trials),
-        Column("right", lambda row: row.right / row.trials, write="{:.1%}".format),
-        Column("undecided", lambda row: row.unstable / row.trials, write="{:.1%}".format),
-        Column("winner called", lambda row: row.winners / row.trials, write="{:.1%}".format),
-        Column("at most", lambda row: row.upper, write="{:.1%}".format),
-        Column("half-width", lambda row: row.half_width, write="±{:.2%}".format),
-        Column("processes", lambda row: row.processes, write="{:.1f}".format),
-        Column("s per trial", lambda row: row.seconds, write="{:.1f}".format),
-    ]
-    return Table(columns, rows)

@@ -85,7 +85,12 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
             continue
         for library in listed:
             used.setdefault(canonicalize_name(library), []).append(name)
-    needed = _needed_by_bakeoff()
+    wanted = [Requirement(text) for text in requirements()]
+    needed: dict[str, str] = {
+        canonicalize_name(requirement.name): str(requirement.specifier)
+        for requirement in wanted
+        if requirement.specifier
+    }
     return {
         library: Library(
             name=library,
@@ -215,16 +220,6 @@ def _requires(library: str) -> list[str]:
         for requirement in wanted
         if requirement.specifier and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
     ]
-
-
-def _needed_by_bakeoff() -> dict[str, str]:
-    """Return the versions that this package and its extras ask for, by canonical name."""
-    wanted = [Requirement(text) for text in requirements()]
-    return {
-        canonicalize_name(requirement.name): str(requirement.specifier)
-        for requirement in wanted
-        if requirement.specifier
-    }
 
 
 def _gpus() -> list[GpuState]:

@@ -33,8 +33,6 @@ from bakeoff.records.schema import Cell, Interval, LeftEarly, Ratio
 
 
 class Question(StrEnum):
-    """What was asked."""
-
     LATENCY = "latency"
     LOAD = "load"
     GENERATION = "generation"
@@ -45,8 +43,6 @@ class Question(StrEnum):
 
 
 class Certainty(StrEnum):
-    """The certainty of an answer."""
-
     SURE = "sure"
     DOUBTED = "doubted"  # there is a winner, but a doubt could change who it is
     TIE = "tie"
@@ -204,8 +200,6 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One cell of an answer."""
-
     label: str
     value: float | None = None  # in the unit of the answer; None: it has none at this question
     interval: Interval | None = None

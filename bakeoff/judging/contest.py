@@ -384,7 +384,14 @@ def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Fron
     other in a circle, and would all be missing.
     A cell in `undecided` may be the fastest, so none dominates it.
     """
-    all_aims = _aims_on(records)
+    kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
+    all_aims = [
+        Aim("latency", QUANTITIES["median_ms"].of),
+        Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
+        Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
+        Aim("build time", QUANTITIES["build_s"].of),
+        Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
+    ]
     aims = [aim for aim in all_aims if all(aim.of(record) is not None for record in records)]
     values = [[aim.of(record) or 0.0 for aim in aims] for record in records]
     ties = [aim.tie for aim in aims]
@@ -402,14 +409,3 @@ def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float
     is_worse = any(ours > theirs * tie for ours, theirs, tie in zip(one, other, ties, strict=True))
     is_better = any(ours * tie < theirs for ours, theirs, tie in zip(one, other, ties, strict=True))
     return is_better and not is_worse
-
-
-def _aims_on(records: Sequence[Record]) -> list[Aim]:
-    kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
-    return [
-        Aim("latency", QUANTITIES["median_ms"].of),
-        Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
-        Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
-        Aim("build time", QUANTITIES["build_s"].of),
-        Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
-    ]

@@ -110,7 +110,6 @@ class Leg:
 
     @property
     def is_established(self) -> bool:
-        """Return True if its crossing with the leg before it is established."""
         return self.crossing is not None and self.crossing.is_established
 
 
@@ -220,7 +219,6 @@ class Costs:
     def _rivals_on(
         self, stretches: Sequence[tuple[Line, int]], place: int, among: Collection[str], start: Start
     ) -> list[Line]:
-        """Return the `rivals` of the leg at `place`."""
         line, first = stretches[place]
 
         def rivals_at(calls: int) -> list[Line]:

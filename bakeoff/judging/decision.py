@@ -85,7 +85,9 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
     narrow = NARROW_LEAD_ONCE if looks_once else NARROW_LEAD
     if _is_faster(ratio, narrow):
         return Relation.FASTER
-    if _is_faster(_inverse(ratio), narrow):
+    interval = ratio.ci95 and Interval(low=1 / ratio.ci95.high, high=1 / ratio.ci95.low)
+    inverse = ratio.model_copy(update={"value": 1 / ratio.value, "ci95": interval})
+    if _is_faster(inverse, narrow):
         return Relation.SLOWER
     if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
         return Relation.UNDECIDED
@@ -176,11 +178,6 @@ def _is_close_enough(ratio: Ratio) -> bool:
     if ratio.ci95 is None or not is_over_processes(ratio) or ratio.processes < ENOUGH_PROCESSES:
         return False
     return ratio.ci95.low <= 1 <= ratio.ci95.high and _is_within(ratio.ci95, CLOSE_MARGIN)
-
-
-def _inverse(ratio: Ratio) -> Ratio:
-    interval = ratio.ci95 and Interval(low=1 / ratio.ci95.high, high=1 / ratio.ci95.low)
-    return ratio.model_copy(update={"value": 1 / ratio.value, "ci95": interval})
 
 
 def _is_within(interval: Interval, margin: float) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bakeoff.records.schema import Burst, Conditions
@@ -63,7 +63,13 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
     A neighbour that is busy half of the time would lift the median of the latter two.
     """
     conditions = conditions_of(bursts)
-    is_shared = are_cores_shared(conditions)
+    # Other processes, or a quota, took part of the cores' time in these bursts.
+    others = [seen.others_cores for seen in conditions if seen.others_cores is not None]
+    throttled = [seen.throttled_share for seen in conditions if seen.throttled_share is not None]
+    is_shared = bool(
+        (others and statistics.fmean(others) >= OTHERS_CORES)
+        or (throttled and statistics.fmean(throttled) >= WAIT_SHARE)
+    )
     return Usual(
         calibration_ms=None if is_shared else _quantile([seen.calibration_ms for seen in conditions], 2),
         sm_clock_mhz=_quantile([seen.sm_clock_mhz for seen in conditions], 2),
@@ -80,16 +86,6 @@ def disturbed(burst: Burst, usual: Usual) -> bool:
 
 def was_slowed(seen: Conditions, usual: Usual) -> bool:
     return was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
-
-
-def are_cores_shared(conditions: Sequence[Conditions]) -> bool:
-    """Return True if other processes, or a quota, took part of the cores' time in these bursts."""
-    others = [seen.others_cores for seen in conditions if seen.others_cores is not None]
-    throttled = [seen.throttled_share for seen in conditions if seen.throttled_share is not None]
-    return bool(
-        (others and statistics.fmean(others) >= OTHERS_CORES)
-        or (throttled and statistics.fmean(throttled) >= WAIT_SHARE)
-    )
 
 
 @dataclass(frozen=True)

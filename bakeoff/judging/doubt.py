@@ -68,8 +68,6 @@ class Doubt(ABC):
 
 
 class OfCell(Doubt):
-    """A doubt about one cell."""
-
     label: str
 
     @property
@@ -78,8 +76,6 @@ class OfCell(Doubt):
 
 
 class OfCells(Doubt):
-    """A doubt about several cells."""
-
     labels: tuple[str, ...]
 
     @property

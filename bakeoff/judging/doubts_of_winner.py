@@ -19,7 +19,7 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.ranking import BASELINE, Evidence
 from bakeoff.records.doubts import Effect, Unchecked
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Status, Verdict
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
 
@@ -93,7 +93,10 @@ class ModelChanges(OfCell):
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         for record in evidence.ranking.records if evidence.ranking.ranked else ():
             is_model = record.cell.backend == BASELINE and record.cell.mode == "default"
-            is_wrong = record.status is Status.INCORRECT and _was_right_at_first(record)
+            # It passed its first check: the record has that check, or that of a further process.
+            is_wrong = record.status is Status.INCORRECT and (
+                record.accuracy is not None and (record.accuracy.passed or len(record.processes) > 1)
+            )
             differs = any(isinstance(doubt, Unchecked) and doubt.is_eager_different for doubt in record.doubts)
             if is_model and (is_wrong or differs):
                 yield cls(record.cell.label)
@@ -107,11 +110,6 @@ class ModelChanges(OfCell):
             "number of calls, the time or the process. Builds were checked against its first answers only. Let it "
             "answer every call alike, or compare later answers yourself"
         )
-
-
-def _was_right_at_first(record: Record) -> bool:
-    """Return True if the cell passed its first check. The record has that check, or that of a further process."""
-    return record.accuracy is not None and (record.accuracy.passed or len(record.processes) > 1)
 
 
 class Unpaired(Doubt):

@@ -130,7 +130,17 @@ class Fit:
             return ratio.model_copy(update={"is_rough": has_waited and ratio.ci95 is None})
         ends, waiting = ratio.ci95, math.exp(to_slow + to_fast)
         if waiting > MOST_WAITING:
-            value = self._ratio_without_waiting(fast, slow)
+            # The ratio of calls without waiting, in whatever rounds.
+            levels = [
+                [
+                    math.log(turn.ms)
+                    for turns in self.series[label].values()
+                    for turn in turns.values()
+                    if turn.reach <= COLD_REACH
+                ]
+                for label in (slow, fast)
+            ]
+            value = math.exp(float(np.median(levels[0]) - np.median(levels[1]))) if all(levels) else None
             changes: dict[str, Any] = {"value": value or ratio.value, "ci95": None, "is_rough": value is not None}
         else:
             wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
@@ -147,19 +157,6 @@ class Fit:
             reaches = [[self.reach(slow), self.reach(fast)]]
         to_slow, to_fast = np.mean(reaches, axis=0).tolist()
         return to_slow, to_fast
-
-    def _ratio_without_waiting(self, fast: str, slow: str) -> float | None:
-        """Return the ratio of calls without waiting, in whatever rounds, or None where one cell has none."""
-        levels = [
-            [
-                math.log(turn.ms)
-                for turns in self.series[label].values()
-                for turn in turns.values()
-                if turn.reach <= COLD_REACH
-            ]
-            for label in (slow, fast)
-        ]
-        return math.exp(float(np.median(levels[0]) - np.median(levels[1]))) if all(levels) else None
 
     def _used_rounds(self, one: str, other: str) -> Iterator[tuple[Turns, Turns, Sequence[tuple[int, int]]]]:
         """Yield the turns of both cells in each process that they shared rounds in, and the rounds that count."""

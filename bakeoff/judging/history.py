@@ -13,8 +13,6 @@ from bakeoff.records.schema import Environment, Record, Report
 
 @dataclass(frozen=True)
 class Run:
-    """One report of a history."""
-
     run_id: str
     at: datetime  # aware
     environment: Environment

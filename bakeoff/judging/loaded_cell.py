@@ -1,7 +1,5 @@
 """What one cell carried under load: its rate or latency, what its soaks showed, and what a million requests cost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,8 +48,6 @@ class SoakSummary:
 
 @dataclass(frozen=True)
 class RatePoint:
-    """The latencies at one rate, in one window."""
-
     rate: float
     p50_ms: float
     p99_ms: float
@@ -90,23 +86,19 @@ class LoadedCell(Row):
 def loaded_cell(row: Row, load: Load, price_per_hour: float | None) -> LoadedCell:
     """Return what a cell carried, of which `row` is its place in the answer. The price is of the machine."""
     rate = None if row.value is None else load.scenario.spec.rate_from(row.value, load.streams)
+    windows = [(window, one.settings == load.settings) for one in load.tried for window in one.windows]
+    windows += [(window, True) for turn in load.turns for window in turn.windows]
     return LoadedCell(
         **vars(row),
         load=load,
         soaks=tuple(soaks_of(load)),
-        points=_points(load),
+        points=tuple(
+            RatePoint(window.rate, window.p50_ms, window.p99_ms, is_chosen)
+            for window, is_chosen in windows
+            if window.asked_rate
+        ),
         rate=rate,
         price_per_million=price_per_hour / 3600 / rate * MILLION if price_per_hour and rate else None,
-    )
-
-
-def _points(load: Load) -> tuple[RatePoint, ...]:
-    windows = [(window, one.settings == load.settings) for one in load.tried for window in one.windows]
-    windows += [(window, True) for turn in load.turns for window in turn.windows]
-    return tuple(
-        RatePoint(window.rate, window.p50_ms, window.p99_ms, is_chosen)
-        for window, is_chosen in windows
-        if window.asked_rate
     )
 
 
@@ -146,7 +138,7 @@ def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary:
     steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
     return SoakSummary(
         seconds=sum(window.seconds for window in windows),
-        rate=soaked_rate(windows),
+        rate=windows[0].asked_rate or float(np.mean([window.rate for window in windows])),
         p50_ms=_pooled_quantile(windows, 0.5, "p50_ms") if has_latencies else None,
         p99_ms=_pooled_quantile(windows, 0.99, "p99_ms") if has_latencies else None,
         objective_ms=objective_ms,
@@ -157,11 +149,6 @@ def _summarise_soak(load: Load, windows: Sequence[LoadWindow]) -> SoakSummary:
         resident_bytes=windows[-1].resident_bytes,
         device_bytes=windows[-1].device_bytes,
     )
-
-
-def soaked_rate(windows: Sequence[LoadWindow]) -> float:
-    """Return the requests per second of a soak: those asked for, or those answered where none were asked for."""
-    return windows[0].asked_rate or float(np.mean([window.rate for window in windows]))
 
 
 def _pooled_quantile(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:

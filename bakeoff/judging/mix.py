@@ -20,8 +20,6 @@ CALL = "call"
 
 @dataclass(frozen=True)
 class MixSize:
-    """One size of the mix."""
-
     name: str
     contest: ContestJudgement
     calls: int  # recorded of this size

@@ -15,7 +15,9 @@ from bakeoff.records.schema import Ceilings, Cell, Latency, MemoryLevel, Record,
 def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
     """Return the floor of a contest, and how near the cell with this latency came to it."""
     least_flops = work.flops if work.least_flops is None else work.least_flops
-    level = level_of(work.bytes_moved, ceilings)
+    # Of a larger working set, which may be in a slower level of memory, these bytes could beat the floor.
+    levels = ceilings.levels or [MemoryLevel(working_set_bytes=0, bytes_per_s=ceilings.bytes_per_s)]
+    level = next((level for level in reversed(levels) if level.working_set_bytes <= work.bytes_moved), levels[0])
     is_in_memory = bool(ceilings.levels) and level == ceilings.levels[-1]
     compute_s = least_flops / ceilings.flops_per_s
     # of a call that no cache holds, a part as large as the cache may stay there
@@ -34,15 +36,6 @@ def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
         tensor_cores=ceilings.tensor_cores,
         ceilings_kept_at=ceilings.kept_at,
     )
-
-
-def level_of(size: int, ceilings: Ceilings) -> MemoryLevel:
-    """Return the largest measured working set that is no larger than `size`, or else the smallest one.
-
-    A larger one may be in a slower level of memory, and so would claim a floor that these bytes can beat.
-    """
-    levels = ceilings.levels or [MemoryLevel(working_set_bytes=0, bytes_per_s=ceilings.bytes_per_s)]
-    return next((level for level in reversed(levels) if level.working_set_bytes <= size), levels[0])
 
 
 def named_by_work(reports: Sequence[Report]) -> list[Report]:

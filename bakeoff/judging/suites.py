@@ -123,8 +123,10 @@ def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
 
 def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     by_label = grouped((cell for contest in contests for cell in contest.cells), lambda cell: cell.label)
-    tried = {label: cells for label, cells in by_label.items() if any(not _status(cell).is_absence for cell in cells)}
-    asked = {label: sum(_status(cell) not in NOT_TRIED for cell in cells) for label, cells in tried.items()}
+    tried = {
+        label: cells for label, cells in by_label.items() if any(not cell.record.status.is_absence for cell in cells)
+    }
+    asked = {label: sum(cell.record.status not in NOT_TRIED for cell in cells) for label, cells in tried.items()}
     passes = {label: sum(map(passed, cells)) for label, cells in tried.items()}
     ranked = [label for label in tried if passes[label] and passes[label] >= MIN_PASSED_SHARE * asked[label]]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
@@ -132,15 +134,22 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     alike = [contest for contest in contests if ranked and contest.baseline == over]
     common = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
     order = sorted(ranked, key=lambda label: _log_latency(label, common))
-    wins = _wins(contests)
+    # The sure winners that remain when the error over all contests together is held by Holm's method.
+    tested = [contest for contest in contests if contest.fastest.leads]
+    chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.fastest.leads)) for contest in tested]
+    wins = Counter(
+        contest.fastest.winner
+        for contest, is_held in zip(tested, holm(chances), strict=True)
+        if is_held and contest.fastest.winner and contest.fastest.certainty is Certainty.SURE
+    )
     profiled = [contest for contest in contests if all(contest.cell_of(label) for label in tried if passes[label])]
     rows = [
         SuiteRow(
             label=label,
             passed=passes[label],
             asked=asked[label],
-            cannot_run=sum(_status(cell) is Status.UNAVAILABLE for cell in cells),
-            not_reached=sum(_status(cell) is Status.NOT_REACHED for cell in cells),
+            cannot_run=sum(cell.record.status is Status.UNAVAILABLE for cell in cells),
+            not_reached=sum(cell.record.status is Status.NOT_REACHED for cell in cells),
             wins=wins[label],
             profile=_profile(label, profiled),
             means=_means(label, common, over) if label in order and common else None,
@@ -158,10 +167,6 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
 def passed(cell: CellJudgement) -> bool:
     """Return True for a cell with right outputs that may win. One that does not meet the requirements has failed."""
     return cell.rank is not None
-
-
-def _status(cell: CellJudgement) -> Status:
-    return cell.record.status
 
 
 def _passed_row(contest: ContestJudgement, label: str) -> CellJudgement | None:
@@ -209,17 +214,6 @@ def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
         if _passed_row(contest, label)
     ]
     return Profile(tuple(sorted(ratios)), len(contests))
-
-
-def _wins(contests: Sequence[ContestJudgement]) -> Counter[str]:
-    """Count the sure winners that remain when the error over all contests together is held by Holm's method."""
-    tested = [contest for contest in contests if contest.fastest.leads]
-    chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.fastest.leads)) for contest in tested]
-    return Counter(
-        contest.fastest.winner
-        for contest, is_held in zip(tested, holm(chances), strict=True)
-        if is_held and contest.fastest.winner and contest.fastest.certainty is Certainty.SURE
-    )
 
 
 def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.intervals import ends
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import Cell, Ratio
+from bakeoff.records.schema import Ratio
 
 COMPILED = "inductor"
 """The configuration that sweeps compare with eager where they ask what compiling is worth: torch.compile's default."""
@@ -71,11 +71,11 @@ class Sweep:
 
     @property
     def sizes(self) -> list[float]:
-        return [_size(contest.cell, self.dimension) for contest in self.contests]
+        return [float(contest.cell.dimensions[self.dimension]) for contest in self.contests]
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        points = (Point(_size(one.cell, self.dimension), row) for one in self.contests for row in one.cells)
+        points = (Point(float(one.cell.dimensions[self.dimension]), row) for one in self.contests for row in one.cells)
         return grouped(points, lambda point: point.row.label)
 
     def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
@@ -99,7 +99,7 @@ class Sweep:
         for contest in self.contests:
             leader = contest.fastest.leader, bool(contest.fastest.tied), contest.fastest.is_open
             if not stretches or (stretches[-1].winner, stretches[-1].is_tie, stretches[-1].is_open) != leader:
-                stretches.append(Stretch(_size(contest.cell, self.dimension), *leader))
+                stretches.append(Stretch(float(contest.cell.dimensions[self.dimension]), *leader))
         return stretches
 
 
@@ -125,7 +125,7 @@ def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     groups: dict[tuple[object, ...], dict[float, ContestJudgement]] = defaultdict(dict)
     for contest in contests:
         others = tuple(sorted((name, str(v)) for name, v in contest.cell.dimensions.items() if name != dimension))
-        groups[others].setdefault(_size(contest.cell, dimension), contest)
+        groups[others].setdefault(float(contest.cell.dimensions[dimension]), contest)
     return [Sweep(dimension, [sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
 
 
@@ -135,7 +135,3 @@ def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
     numbers = {name: len(sizes) for name, sizes in values.items() if all(isinstance(value, int) for value in sizes)}
     widest = max(numbers, key=lambda name: numbers[name], default=None)
     return widest if widest is not None and numbers[widest] > 1 else None
-
-
-def _size(cell: Cell, dimension: str) -> float:
-    return float(cell.dimensions[dimension])

@@ -4,15 +4,13 @@ A turn's value goes through the fit of latencies (`bakeoff.judging.fit`) as the 
 compared within rounds and processes, as latencies are, and two copies of one backend tie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.answer import Answer, Question, Row, Score, Term, rank
 from bakeoff.judging.doubts import ByEffect, doubts_about
 from bakeoff.judging.doubts_of_load import OfLoad, doubts_of
-from bakeoff.judging.estimate import Series, series_of
+from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import fit
 from bakeoff.judging.loaded_cell import LOWER_SHARES, LoadedCell, held_no_soak, loaded_cell, soaks_of
 from bakeoff.records.load_samples import Load, LoadTurn, Objective
@@ -85,7 +83,12 @@ def judge_load(
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
     serving = {label: load for label, load in loads.items() if label in sound and not _is_out(load, is_so_far)}
-    fitted = fit({label: _series(load) for label, load in serving.items()})
+    fitted = fit(
+        {
+            label: series_of([_as_burst(load.scenario.spec, turn) for turn in load.turns if turn.value is not None])
+            for label, load in serving.items()
+        }
+    )
     answer = rank(
         Question.LOAD,
         LoadScore([Term(fitted)], looks_once=True, spec=first.scenario.spec),
@@ -126,11 +129,6 @@ def _doubted(answer: Answer, doubts: Sequence[OfLoad], of_builds: ByEffect) -> A
     of_best = [*(doubt for doubt in doubts if doubt.label == best.label), *of_any]
     grave_doubts = [*doubts_about([best.label], of_builds), *dict.fromkeys(of_best)]
     return answer.doubted(grave_doubts, always=grave_doubts if len(ranked) == 1 else of_any)
-
-
-def _series(load: Load) -> Series:
-    """Return the turns of one cell that have a value, in milliseconds a request. Calibration tells disturbed rounds."""
-    return series_of([_as_burst(load.scenario.spec, turn) for turn in load.turns if turn.value is not None])
 
 
 def _as_burst(spec: ScenarioSpec, turn: LoadTurn) -> Burst:

@@ -1,7 +1,5 @@
 """What a worker sees of its surroundings, and how everything that it starts is found and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import getpass
@@ -27,13 +25,19 @@ MARK = "BAKEOFF_CELL"
 def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> dict[str, str]:
     """Return a worker's variables: those of `given` that are passed on, and private, empty caches in `workspace`."""
     caches = workspace / "cache"
+    # By the rules of huggingface_hub.
+    home = given.get("HF_HOME") or os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    hub_cache = os.path.expanduser(given.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
+    # By torch.hub's own rules.
+    default = os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "torch")
+    torch_home = os.path.expanduser(given.get("TORCH_HOME") or default)
     return {
         **allowed_variables(given),
         MARK: mark,
         "HF_HUB_OFFLINE": "1",
-        "HF_HUB_CACHE": _hub_cache(given),
+        "HF_HUB_CACHE": hub_cache,
         **({LIVE_MODEL: given[LIVE_MODEL]} if LIVE_MODEL in given else {}),
-        "TORCH_HOME": _torch_home(given),
+        "TORCH_HOME": torch_home,
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": str(workspace / "tmp"),
         "XDG_CACHE_HOME": str(caches),
@@ -42,18 +46,6 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
         "CUDA_CACHE_PATH": str(caches / "cuda"),
         "TORCH_EXTENSIONS_DIR": str(caches / "torch_extensions"),
     }
-
-
-def _hub_cache(given: Mapping[str, str]) -> str:
-    """Return the folder into which the controller downloads models, by the rules of huggingface_hub."""
-    home = given.get("HF_HOME") or os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return os.path.expanduser(given.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
-
-
-def _torch_home(given: Mapping[str, str]) -> str:
-    """Return the folder in which torch.hub keeps the weights that it has downloaded, by its own rules."""
-    default = os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "torch")
-    return os.path.expanduser(given.get("TORCH_HOME") or default)
 
 
 FULL_BYTES = 16 * 2**20

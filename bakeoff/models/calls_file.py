@@ -60,8 +60,6 @@ class CallSize:
 
 @dataclass(frozen=True)
 class SizeInFile:
-    """One row of the table in a file of calls."""
-
     label: str
     count: int
     kept: int
@@ -345,12 +343,8 @@ def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
             return {key: copy_of(inner) for key, inner in value.items()}
         if isinstance(value, tuple | list):
             return (list if isinstance(value, list) else tuple)(map(copy_of, value))
-        return _plain(value)
+        # A NumPy number is a float or a complex number, too: the build gets Python's own type.
+        kinds: tuple[type[Any], ...] = (bool, int, float, complex, str)
+        return value if value is None else next(kind(value) for kind in kinds if isinstance(value, kind))
 
     return Call(copy_of(tuple(args)), copy_of(dict(kwargs)))
-
-
-def _plain(value: Any) -> Any:
-    """Return a constant in Python's own type: a NumPy number is a float or a complex number, too."""
-    kinds: tuple[type[Any], ...] = (bool, int, float, complex, str)
-    return value if value is None else next(kind(value) for kind in kinds if isinstance(value, kind))

@@ -3,8 +3,6 @@
 Calls of a model may leave something there, such as a table in the type of the first call.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache, partial

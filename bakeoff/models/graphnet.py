@@ -21,8 +21,6 @@ HELPER = "def _item(value): return value.item() if hasattr(value, 'item') else v
 
 
 class GraphNet(UserModel):
-    """The graph in a folder."""
-
     def __init__(self, folder: str) -> None:
         """Read both files. Raise UsageError where one is missing, or where a tensor of the graph has no statistics."""
         self._folder = Path(folder).expanduser()

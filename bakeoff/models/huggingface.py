@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -186,7 +186,10 @@ class HuggingFace(Family):
             dimensions["seq"] = Dimension(min(128, _positions(self.config) or 128), "tokens of a sequence")
         takes_text_alone = any(name in self.config for name in IMAGE_TOKENS)
         if not takes_text_alone and any("image_size" in part or "num_channels" in part for part in parts):
-            dimensions["size"] = Dimension(_image_size(parts), "height and width of an image")
+            # Convolutional networks take any size and name none.
+            size = next((part["image_size"] for part in parts if part.get("image_size")), 224)
+            image_size = int(size[0] if isinstance(size, list) else size)
+            dimensions["size"] = Dimension(image_size, "height and width of an image")
         return dimensions
 
     def _described(self) -> Facts:
@@ -208,7 +211,9 @@ class HuggingFace(Family):
                 kwargs["attention_mask"] = padded_at_the_end(*shape)
         if "size" in dimensions and (main == "pixel_values" or has_two_towers):
             size = int(dimensions["size"])
-            kwargs["pixel_values"] = torch.randn(batch, _channels(module.config), size, size)
+            parts = (module.config, *(getattr(module.config, name, None) for name in ("vision_config", "encoder")))
+            channels = int(next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3))
+            kwargs["pixel_values"] = torch.randn(batch, channels, size, size)
             if "interpolate_pos_encoding" in accepted and size != self.dimensions["size"].default:
                 return Inputs(kwargs={**kwargs, "interpolate_pos_encoding": True})
         if main == "input_values" and "samples" in dimensions:
@@ -295,14 +300,3 @@ def _ordinary_tokens(config: Any) -> torch.Tensor:
         if key.endswith("_token_id"):
             special.update(value if isinstance(value, list) else [value])
     return torch.tensor([token for token in range(text.vocab_size) if token not in special])
-
-
-def _image_size(parts: Sequence[Mapping[str, Any]]) -> int:
-    """Return the size that the configuration names. Convolutional networks take any size and name none."""
-    size = next((part["image_size"] for part in parts if part.get("image_size")), 224)
-    return int(size[0] if isinstance(size, list) else size)
-
-
-def _channels(config: Any) -> int:
-    parts = (config, *(getattr(config, name, None) for name in ("vision_config", "encoder")))
-    return int(next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3))

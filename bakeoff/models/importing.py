@@ -1,7 +1,5 @@
 """Finds and imports a user's file, or a module that Python can import, as a worker would."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

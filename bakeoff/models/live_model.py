@@ -429,7 +429,6 @@ def _what_stays(value: Any, path: str, pickling: _Pickling) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value, each with what a path adds for it."""
     if (held := held_by_wrapper(value)) is not None:
         yield "", held[1]
     elif isinstance(value, Mapping):

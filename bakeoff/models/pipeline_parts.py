@@ -19,6 +19,7 @@ from bakeoff.models.calls_file import Calls
 from bakeoff.models.recording import record
 from bakeoff.records.errors import UsageError
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.text import first, listed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +49,7 @@ class Parts(Frozen):
     def __str__(self) -> str:
         rows = [
             (part.name, part.kind, str(part.calls), f"{1e3 * part.seconds:.2f}", f"{100 * part.share:.0f} %",
-             f"{part.parameters:,}", _first_sizes(part.sizes))
+             f"{part.parameters:,}", listed(first([f"{count} x {label}" for label, count in part.sizes.items()], 2)))
             for part in self.parts
         ]  # fmt: skip
         headings = ("part", "class", "calls", "ms", "share", "parameters", "sizes")
@@ -63,11 +64,6 @@ class Parts(Frozen):
         if uncalled := [part.name for part in self.parts if not part.calls]:
             lines.append(f"the example call does not call {', '.join(uncalled)}: nothing can be compared there")
         return "\n".join(lines)
-
-
-def _first_sizes(sizes: Mapping[str, int]) -> str:
-    first = [f"{count} x {label}" for label, count in list(sizes.items())[:2]]
-    return ", ".join([*first, *([f"and {len(sizes) - 2} more"] if len(sizes) > 2 else [])])
 
 
 MOST_TIMED_CALLS = 9

@@ -1,7 +1,5 @@
 """What is read from a user's file without running it: its functions, what it imports, and a factory's dimensions."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import importlib.util

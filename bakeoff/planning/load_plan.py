@@ -42,8 +42,6 @@ WINDOWS_OF_SEARCH = 14
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests that `--load` asks for."""
-
     scenario: Scenario
     streams: int  # requests that come together
 
@@ -68,8 +66,6 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What is measured under load."""
-
     scenario: Scenario
     streams: int = 1
     objective: Objective | None = None

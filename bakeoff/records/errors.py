@@ -44,7 +44,6 @@ def first_line(error: object) -> str:
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and each one that it came from."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

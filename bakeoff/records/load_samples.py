@@ -1,7 +1,5 @@
 """What a cell carried under load: the settings it served with, the windows of load, and what was counted in them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

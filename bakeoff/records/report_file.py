@@ -19,7 +19,6 @@ CHECKS_JSON = "checks.json"
 
 
 def write_json(report: Report, folder: Path) -> Path:
-    """Write only `report.json` into `folder`, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_atomically(folder / REPORT_JSON, to_json(report))
 

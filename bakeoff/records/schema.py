@@ -204,7 +204,10 @@ class Cell(Frozen):
     @property
     def model_slug(self) -> str:
         """A stable slug of the model, with which the ids of all its cells begin."""
-        return _model_slug(self.model)
+        if "/" not in self.model and ":" not in self.model:
+            return self.model
+        last = re.split(r"[/\\]", self.model)[-1]
+        return f"{last}-{hashlib.sha256(self.model.encode()).hexdigest()[:6]}"
 
     @property
     def contest_id(self) -> str:
@@ -824,11 +827,3 @@ def _slug(text: str) -> str:
 def _text_slug(text: str) -> str:
     """Return `text` if it is a safe file name, else its safe part and a hash."""
     return text if _slug(text) == text else f"{_slug(text)}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-
-
-def _model_slug(model: str) -> str:
-    """Shorten a path in a model's name to its last part and a hash of the whole."""
-    if "/" not in model and ":" not in model:
-        return model
-    last = re.split(r"[/\\]", model)[-1]
-    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"

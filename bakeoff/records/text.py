@@ -54,11 +54,9 @@ def to_go_on(is_live: bool, what: str = "on, and unfinished processes anew") -> 
     return again if is_live else f"bakeoff resume measures {what}"
 
 
-def first(names: Sequence[str]) -> list[str]:
-    """Return at most `NAMES_SHOWN` names, the last of which may count the rest."""
-    if len(names) <= NAMES_SHOWN + 1:
-        return list(names)
-    return [*names[:NAMES_SHOWN], f"{len(names) - NAMES_SHOWN} others"]
+def first(names: Sequence[str], shown: int = NAMES_SHOWN) -> list[str]:
+    """Return the first `shown` names, and behind them a count of the rest, or the last name if it is one."""
+    return list(names) if len(names) <= shown + 1 else [*names[:shown], f"{len(names) - shown} others"]
 
 
 def spell_ms(milliseconds: float) -> str:

@@ -31,7 +31,14 @@ def log_and_command(record: Record, title: str) -> list[Block]:
 
 def _facts(row: CellJudgement, columns: Sequence[Column[CellJudgement]]) -> dict[str, Pairs]:
     record = row.record
-    groups: dict[str, Pairs] = {"Until the first answer": _phases(record)}
+    warm = record.warm_start.phases if record.warm_start else []
+    groups: dict[str, Pairs] = {
+        "Until the first answer": [
+            (f"{phase.name.replace('_', ' ')}{start}", f"{number_format.seconds(phase.seconds)} s{_origin(phase)}")
+            for phases, start in ((record.phases, ""), (warm, ", warm start"))
+            for phase in phases
+        ]
+    }
     for column in columns:
         if column.details and (text := column.text_of(row)) not in ("", number_format.NONE):
             groups.setdefault(column.details, []).append((column.heading, _fact(column, row, text)))
@@ -57,15 +64,6 @@ def _origin(phase: Phase) -> str:
     """Return who took this phase, and when, if that was not the cell's own process of this run."""
     shared = f", shared with {phase.shared_with}" if phase.shared_with else ""
     return f"{shared}, of {spell_minutes(phase.built_at)}, from the cache" if phase.built_at else shared
-
-
-def _phases(record: Record) -> Pairs:
-    warm = record.warm_start.phases if record.warm_start else []
-    return [
-        (f"{phase.name.replace('_', ' ')}{start}", f"{number_format.seconds(phase.seconds)} s{_origin(phase)}")
-        for phases, start in ((record.phases, ""), (warm, ", warm start"))
-        for phase in phases
-    ]
 
 
 def _processes(record: Record) -> Pairs:

@@ -31,7 +31,7 @@ from bakeoff.records.schema import (
     Throughput,
     WarmUp,
 )
-from bakeoff.records.text import one_line, spell_times, visible
+from bakeoff.records.text import first, listed, one_line, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, csv_field
@@ -423,30 +423,19 @@ def _accuracy() -> list[Column[CellJudgement]]:
 def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     names = dict.fromkeys(name for contest in contests for row in contest.cells for name in row.metrics)
     if not names:
-        return [_why_without_metrics("metric")] if any(map(_metrics_failure, _rows(contests))) else []
+        has_failed = any(_metrics_failure(row) for contest in contests for row in contest.cells)
+        why = Column[CellJudgement]("metric", lambda row: None, note=_metrics_failure, surfaces=~Surface.SHORT,
+                                    text=lambda row: "none" if _metrics_failure(row) else NONE,
+                                    details="Metrics")  # fmt: skip
+        return [why] if has_failed else []
     took = Column("evaluate took", _EVALUATED(lambda it: it.seconds), "s", number_format.seconds, details="Metrics",
                   csv="evaluate_s")  # fmt: skip
     return [*(column for name in names for column in _of_metric(name)), took]
 
 
-def _rows(contests: Sequence[ContestJudgement]) -> list[CellJudgement]:
-    return [row for contest in contests for row in contest.cells]
-
-
 def _metrics_failure(row: CellJudgement) -> str:
     failures = [each.failure for each in (row.record.reference_metrics, row.record.metrics) if each and each.failure]
     return failures[0].sentence if failures else ""
-
-
-def _why_without_metrics(heading: str) -> Column[CellJudgement]:
-    return Column(
-        heading,
-        lambda row: None,
-        text=lambda row: "none" if _metrics_failure(row) else NONE,
-        note=_metrics_failure,
-        surfaces=~Surface.SHORT,
-        details="Metrics",
-    )
 
 
 def _of_metric(name: str) -> list[Column[CellJudgement]]:
@@ -492,7 +481,7 @@ def _flips(metric: MetricJudgement) -> str:
 def _placement() -> list[Column[CellJudgement]]:
     group = "Placement"
 
-    def listed(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+    def joined(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
         return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
 
     def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
@@ -506,19 +495,19 @@ def _placement() -> list[Column[CellJudgement]]:
         placement = row.record.placement
         if placement is None:
             return ""
-        elsewhere = number_format.first_names([one_line(name, NAME_LIMIT) for name in placement.fallbacks])
-        shares = number_format.first_names(number_format.time_shares(placement.time_share))
+        elsewhere = listed(first([one_line(name, NAME_LIMIT) for name in placement.fallbacks], 2))
+        shares = listed(first(number_format.time_shares(placement.time_share), 2))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [
         Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
                is_bad=is_bad, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="placement"),
         Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
-               text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
-        Column("elsewhere", listed(lambda found: found.fallbacks), csv="fallbacks", details=group),
+               text=joined(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
+        Column("elsewhere", joined(lambda found: found.fallbacks), csv="fallbacks", details=group),
         Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
-               text=listed(lambda found: number_format.time_shares(found.time_share))),
-        Column("read from", listed(lambda found: found.evidence), details=group),
+               text=joined(lambda found: number_format.time_shares(found.time_share))),
+        Column("read from", joined(lambda found: found.evidence), details=group),
     ]  # fmt: skip
 
 

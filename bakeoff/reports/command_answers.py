@@ -10,7 +10,7 @@ from bakeoff.judging.bisection import Bisection, TriedVersion
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import Comparison
 from bakeoff.judging.history import History
-from bakeoff.judging.machines import Machines, Offer
+from bakeoff.judging.machines import Machines
 from bakeoff.records.schema import Frozen, Interval
 from bakeoff.reports import bisection, comparison, machines, sentences
 
@@ -264,20 +264,19 @@ def of_machines(judged: Machines) -> MachinesAnswer:
             QuestionAnswer.of(
                 question,
                 cheapest=question.cheapest.machine if question.cheapest else None,
-                offers=[_offer(offer) for offer in question.offers],
+                offers=[
+                    OfferAnswer.of(
+                        offer,
+                        certainty=machines.certainty(offer),
+                        median_ms=offer.latency.median_ms,
+                        ci95_ms=offer.latency.median_ci95_ms,
+                    )
+                    for offer in question.offers
+                ],
             )
             for question in judged.questions
         ],
         asked_once=list(judged.asked_once),
-    )
-
-
-def _offer(offer: Offer) -> OfferAnswer:
-    return OfferAnswer.of(
-        offer,
-        certainty=machines.certainty(offer),
-        median_ms=offer.latency.median_ms,
-        ci95_ms=offer.latency.median_ci95_ms,
     )
 
 

@@ -332,9 +332,7 @@ def _run(report: Report) -> str:
 
 def _listed(differences: Sequence[Difference], bearing: Bearing) -> str:
     return "; ".join(
-        f"{one_line(each.what)} {_cut(each.base)} → {_cut(each.new)}" for each in differences if each.bearing is bearing
+        f"{one_line(each.what)} {one_line(each.base, REASON_LIMIT)} → {one_line(each.new, REASON_LIMIT)}"
+        for each in differences
+        if each.bearing is bearing
     )
-
-
-def _cut(text: str) -> str:
-    return one_line(text, REASON_LIMIT)

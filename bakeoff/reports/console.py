@@ -194,5 +194,4 @@ def print_blocks(blocks: Sequence[Block], console: Console | None = None) -> Non
 
 
 def say(text: str, console: Console | None = None) -> None:
-    """Print text from outside as it is, on one line."""
     (console or stdout).print(text, soft_wrap=True, highlight=False)

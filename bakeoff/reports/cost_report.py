@@ -4,7 +4,7 @@ from typing import Any
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
-from bakeoff.records.text import listed
+from bakeoff.records.text import first, listed
 from bakeoff.reports import number_format
 from bakeoff.reports import sentences as report_sentences
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
@@ -45,7 +45,7 @@ def doubt_of(leg: Leg) -> str:
     if leg.crossing and not leg.crossing.is_established:
         return f" ({NOT_ESTABLISHED})"
     rivals = [line.label for line in leg.rivals]
-    return f" (or {number_format.first_names(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+    return f" (or {listed(first(rivals), 'or')}: {NOT_ESTABLISHED})" if rivals else ""
 
 
 def table(contest: ContestJudgement) -> Table[Any] | None:

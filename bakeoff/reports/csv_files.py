@@ -49,7 +49,12 @@ def suite_tables(judgement: Judgement) -> dict[str, str]:
     """Return the text of each file of the suites by its name; nothing for a report without a suite."""
     if not judgement.suites:
         return {}
-    return {"suite.csv": csv_text(suite_rows(judgement)), "dynamo.csv": csv_text(dynamo_rows(judgement))}
+    suite_rows = [
+        suite_report.suite_fields(suite) | fields_of(suite_report.columns_of(suite), row)
+        for suite in judgement.suites
+        for row in suite.rows
+    ]
+    return {"suite.csv": csv_text(suite_rows), "dynamo.csv": csv_text(dynamo_rows(judgement))}
 
 
 def sweep_tables(judgement: Judgement) -> dict[str, str]:
@@ -162,15 +167,6 @@ ACCURACY = {Status.OK: "pass", Status.INCORRECT: "fail_accuracy", Status.OOM: "O
 """What benchmarks/dynamo calls an ending. What failed otherwise is `fail_to_run`."""
 
 GIGABYTE = 1e9
-
-
-def suite_rows(judgement: Judgement) -> list[Row]:
-    """Return the rows of `suite.csv`: the table of backends of each suite."""
-    return [
-        suite_report.suite_fields(suite) | fields_of(suite_report.columns_of(suite), row)
-        for suite in judgement.suites
-        for row in suite.rows
-    ]
 
 
 def dynamo_rows(judgement: Judgement) -> list[Row]:

@@ -16,7 +16,7 @@ from bakeoff.judging.samples import Deviation
 from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
-from bakeoff.records.text import counted, one_line
+from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.cost_report import doubt_of
 
@@ -33,7 +33,7 @@ def so_far(text: str, *reports: Report) -> str:
 
 def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> dict[str, str]:
     """Return what stands above several charts of one kind, by the name of the chart."""
-    over = f"over {number_format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    over = f"over {listed(first(list(dict.fromkeys(sweep.dimension for sweep in sweeps))))}"
     return {
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
@@ -63,25 +63,6 @@ def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
         apart = [fact for fact in facts[place] if not all(fact in peer for peer in peers)]
         subjects[place] = f"{', '.join(apart)}: {contest.title}" if apart else contest.title
     return subjects
-
-
-def latency(contest: ContestJudgement) -> str:
-    best, model = contest.best, _short(contest.cell.model)
-    if best is None:
-        return f"nothing could be ranked on {model}"
-    if contest.fastest.tied:
-        is_open = any(label in contest.fastest.tied for label in contest.fastest.open_labels)
-        return f"{_listed(contest.fastest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
-    if contest.fastest.lead is None:
-        verb = "was measured" if contest.awaits_others else "could be ranked"
-        return f"only {_short(best.label)} {verb} on {model}"
-    if contest.fastest.is_open:
-        return f"{_short(best.label)} leads on {model}, {_listed(contest.fastest.open_labels)} not decided"
-    fastest = f"{_short(best.label)} is fastest on {model}"
-    if best.speedup and is_faster(best):
-        return f"{fastest}: {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
-    runner_up = one_line(contest.fastest.runner_up or "", 22)
-    return f"{fastest}: {number_format.compared_briefly(contest.fastest.lead, runner_up)}"
 
 
 def speedup(contest: ContestJudgement) -> str:
@@ -167,7 +148,7 @@ def cheapest(contest: ContestJudgement, calls: int) -> str:
         return f"{number}: nobody can be ranked"
     best, *others = answer.candidates
     least = f"{best} costs least, {number_format.seconds(answer.value)} s"
-    rivals = number_format.first_names(others, shown=3)
+    rivals = listed(first(others), "or")
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 
@@ -235,7 +216,7 @@ def _facts(contest: ContestJudgement) -> list[str]:
 def _gain(contest: ContestJudgement) -> str:
     best = contest.best
     if best and best.speedup and contest.fastest.winner and is_faster(best):
-        return f"{_short(best.label)} {number_format.compared_briefly(best.speedup, contest.baseline or '')}"
+        return f"{_short(best.label)} {number_format.compared(best.speedup, contest.baseline or '')}"
     return "no winner over eager"
 
 
@@ -263,7 +244,4 @@ def _is(labels: Sequence[str]) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    names = list(map(_short, labels))
-    if len(names) > 3:
-        return f"{names[0]} and {len(names) - 1} others"
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return listed(first(list(map(_short, labels)), 2))

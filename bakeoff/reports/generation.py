@@ -17,6 +17,9 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
     def share(cell: GeneratingCell) -> float | None:
         return cell.decode.record.roofline.share if cell.decode.record.roofline else None
 
+    first_precision = next(
+        (cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager"
+    )
     return [
         csv_field("rank", lambda cell: cell.rank),
         Column("place", lambda cell: cell.place, spare=1, csv="place_in_precision"),
@@ -37,17 +40,13 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         Column("tokens as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
                text=lambda cell: f"{cell.generated.agreed}/{cell.generated.tokens}" if cell.generated else NONE,
                is_text=True, csv="tokens_agreed"),
-        Column(f"tokens as {_first_precision(generation)}'s",
+        Column(f"tokens as {first_precision}'s",
                lambda cell: cell.generated.agreed_with_first if cell.generated else None,
                csv="tokens_agreed_with_first"),
         Column("error", lambda cell: cell.relative_rmse, write=number_format.error,
                surfaces=Surface.ALL if any(cell.place for cell in generation.cells) else Surface.NONE,
                csv="relative_rmse"),
     ]  # fmt: skip
-
-
-def _first_precision(generation: Generation) -> str:
-    return next((cell.generated.first for cell in generation.cells if cell.generated and cell.generated.first), "eager")
 
 
 def tables(contest: ContestJudgement) -> list[Table[Any]]:

@@ -51,7 +51,8 @@ def read(folder: Path) -> History:
         raise UsageError(f"{folder} is no folder: give one that holds runs, such as results")
     dated: dict[tuple[datetime, str], Report] = {}
     skipped = []
-    for path in _find(folder):
+    names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
+    for path in sorted({path.parent for name in names for path in folder.rglob(name)}):
         try:
             report = report_file.read(path, with_samples=False)
             key = (moment(report.created_at), report.run_id)
@@ -101,12 +102,6 @@ def _tables(history: History, records: Sequence[Record]) -> list[Block]:
 
 def _was_tried(record: Record, run: Run) -> bool:
     return record.cell.id in run.records and not run.records[record.cell.id].status.is_absence
-
-
-def _find(folder: Path) -> list[Path]:
-    """Return `folder` and the folders below it that hold a report, packed or not."""
-    names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
-    return sorted({path.parent for name in names for path in folder.rglob(name)})
 
 
 def moment(text: str) -> datetime:

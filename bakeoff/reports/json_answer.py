@@ -13,7 +13,7 @@ from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.judging.mix import Mix
-from bakeoff.judging.suites import TAUS, Suite, SuiteRow
+from bakeoff.judging.suites import TAUS, Suite
 from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
@@ -328,7 +328,16 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
         contests=len(suite.contests),
         contests_in_means=len(suite.common),
         baseline=suite.baseline,
-        backends=[_backend_answer(row) for row in suite.rows],
+        backends=[
+            BackendAnswer.of(
+                row,
+                profile={f"{tau:g}": row.profile.share(tau) for tau in TAUS},
+                speedup=row.means.speedup if row.means else None,
+                build_s=row.means.build_s if row.means else None,
+                memory=row.means.memory if row.means else None,
+            )
+            for row in suite.rows
+        ],
         failures=[suite_report.failure(suite, failures) for failures in suite.failures],
     )
 
@@ -353,14 +362,4 @@ def _mix_answer(judged: Mix) -> MixAnswer:
             )
             for row in judged.rows
         ],
-    )
-
-
-def _backend_answer(row: SuiteRow) -> BackendAnswer:
-    return BackendAnswer.of(
-        row,
-        profile={f"{tau:g}": row.profile.share(tau) for tau in TAUS},
-        speedup=row.means.speedup if row.means else None,
-        build_s=row.means.build_s if row.means else None,
-        memory=row.means.memory if row.means else None,
     )

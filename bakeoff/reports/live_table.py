@@ -75,7 +75,6 @@ class LiveTable:
         self._draw()
 
     def phase(self, cell: Cell, name: str) -> None:
-        """Show that `cell` began the phase `name`."""
         line = self._line(cell)
         if line.phase == name:
             return self._draw()

@@ -65,8 +65,11 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
         for each in cell.load.tried
     ]
     is_known = any(cell.value is not None or cell.load.settings or cell.load.reason for cell in load.cells)
+    name = f"{load.scenario}:{load.streams}" if load.spec.takes_streams else str(load.scenario)
+    whole = f", each request with {listed([f'{stage}()' for stage in load.stages])}" if load.stages else ""
+    scenario = f"{name}{_condition(load)}{whole}"
     return [
-        *([Table(columns_of(load), load.cells, f"Under load: {_scenario(load)}")] if is_known else []),
+        *([Table(columns_of(load), load.cells, f"Under load: {scenario}")] if is_known else []),
         replace(
             text_table(["backend", "serves with", "reached", "why not"], tried, "llll"),
             title="Every setting that was tried, in shorter windows",
@@ -81,8 +84,16 @@ def sentences(contest: ContestJudgement) -> list[str]:
     answer = verdict(load)
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
-    others = [*_whole_requests(load), *_against_single_calls(contest, load), *_soaked_below(load)]
-    others += [*(doubt.say() for doubt in load.doubts), *_left_out(load)]
+    missed = {doubt.label for doubt in load.doubts if isinstance(doubt, SoakMissed)}
+    soaked_below = [
+        f"The soak of {cell.label} ran at {load.spec.spell(cell.soak.rate)}, and does not show that it carries "
+        f"{load.spec.spell_number(cell.rate)} for long."
+        for cell in load.ranked
+        if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.spec.is_rate
+    ]
+    others = [*_whole_requests(load), *_against_single_calls(contest, load), *soaked_below]
+    texts = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
+    others += [*(doubt.say() for doubt in load.doubts), *([f"Not tried: {'; '.join(texts)}."] if texts else [])]
     return [answer[0].upper() + answer[1:], *how, *others]
 
 
@@ -135,27 +146,6 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
         return []
     fastest = listed(candidates, "or")
     return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
-
-
-def _soaked_below(load: LoadJudgement) -> list[str]:
-    missed = {doubt.label for doubt in load.doubts if isinstance(doubt, SoakMissed)}
-    return [
-        f"The soak of {cell.label} ran at {load.spec.spell(cell.soak.rate)}, and does not show that it carries "
-        f"{load.spec.spell_number(cell.rate)} for long."
-        for cell in load.ranked
-        if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.spec.is_rate
-    ]
-
-
-def _left_out(load: LoadJudgement) -> list[str]:
-    texts = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
-    return [f"Not tried: {'; '.join(texts)}."] if texts else []
-
-
-def _scenario(load: LoadJudgement) -> str:
-    name = f"{load.scenario}:{load.streams}" if load.spec.takes_streams else str(load.scenario)
-    whole = f", each request with {listed([f'{stage}()' for stage in load.stages])}" if load.stages else ""
-    return f"{name}{_condition(load)}{whole}"
 
 
 def _whole_requests(load: LoadJudgement) -> list[str]:

@@ -18,7 +18,6 @@ MOST_COLUMNS = 9
 
 
 def render(blocks: Sequence[Block], surface: Surface = Surface.MARKDOWN) -> str:
-    """Return the blocks of this surface as a file of Markdown."""
     return _joined(blocks, surface) + "\n"
 
 

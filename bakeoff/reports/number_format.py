@@ -1,7 +1,7 @@
 """Writes numbers and facts as text: the same on a terminal, in Markdown, on the page and in charts."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
@@ -82,25 +82,14 @@ def times(of: Ratio) -> str:
 def compared(of: Ratio, other: str, as_fast: str = "") -> str:
     """Return `1.59x eager`, or `faster than eager, unclear by how much (2.8x to 17x)`."""
     if is_unclear(of):
-        return f"{_faster_or_slower(of)} than {other}, unclear by how much ({times(of)})"
+        return f"{'faster' if of.value > 1 else 'slower'} than {other}, unclear by how much ({times(of)})"
     if as_fast and times(of) == UNKNOWN:
         return f"not told apart from {other}"
     return f"{times(of)} {as_fast}{other}"
 
 
-def compared_briefly(of: Ratio, other: str) -> str:
-    """Return `1.59x eager`, or `faster than eager`, for the title of a chart that shows the interval."""
-    if of.is_of_busy_machine:
-        return f"{times(of)} {other}"
-    return f"{_faster_or_slower(of)} than {other}" if is_unclear(of) else f"{ratio(of.value)}x {other}"
-
-
 def is_unclear(of: Ratio) -> bool:
     return of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high
-
-
-def _faster_or_slower(of: Ratio) -> str:
-    return "faster" if of.value > 1 else "slower"
 
 
 def seconds(value_s: float | None) -> str:
@@ -226,12 +215,6 @@ def achieved_rate(record: Record) -> str:
     if roofline.bound == "compute":
         return quantity(roofline.flops / seconds, "FLOP/s")
     return quantity(roofline.bytes_moved / seconds, "B/s")
-
-
-def first_names(names: Sequence[str], shown: int = 2) -> str:
-    """Return `gelu, sort and 3 more`."""
-    text = ", ".join(names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
 
 
 def time_shares(shares: Mapping[str, float]) -> list[str]:

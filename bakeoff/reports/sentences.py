@@ -74,10 +74,10 @@ def why_nothing_is_ranked(contest: ContestJudgement) -> str:
 
 def finding(contest: ContestJudgement) -> str:
     """Say who wins at what was asked, and who at single calls, how fast, and how much faster than the others."""
-    of_single_calls = _of_single_calls(contest)
+    said = of_single_calls(contest)
     if contest.answer.question is not Question.LATENCY:
-        return f"{headline.line(contest)}. At single calls, {of_single_calls}"
-    return f"so far, {of_single_calls}" if contest.is_so_far else of_single_calls
+        return f"{headline.line(contest)}. At single calls, {said}"
+    return f"so far, {said}" if contest.is_so_far else said
 
 
 def paragraph(contest: ContestJudgement) -> str:
@@ -87,7 +87,7 @@ def paragraph(contest: ContestJudgement) -> str:
     return f"{text if is_name else text[0].upper() + text[1:]}."
 
 
-def _of_single_calls(contest: ContestJudgement) -> str:
+def of_single_calls(contest: ContestJudgement) -> str:
     fastest = contest.fastest
     is_busy = any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)
     sure = "" if fastest.certainty is Certainty.SURE else headline.how_sure(contest, fastest)

@@ -25,8 +25,6 @@ INDEX, CARD, PAGES = "index.html", "model-card.md", "runs.json"
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One run of the site."""
-
     judgement: Judgement
     link: str  # of its report, from the index
 
@@ -45,8 +43,6 @@ class PublishedRun:
 
 @dataclass(frozen=True)
 class IndexRow:
-    """The answer of one contest, in the index."""
-
     contest: ContestJudgement
     run: PublishedRun
 

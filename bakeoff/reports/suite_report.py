@@ -10,7 +10,7 @@ from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
-from bakeoff.records.text import counted, listed, one_line
+from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import headline, number_format, sentences
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
@@ -95,7 +95,7 @@ def failure(suite: Suite, failures: Failures) -> str:
     ending = number_format.ending(record)
     if failures.cell.unmet:
         ending, reason = "not as required", "; ".join(doubt.unmet for doubt in failures.cell.unmet)
-    models = f"{counted(len(where), 'model')} ({number_format.first_names(where, NAMES_SHOWN)})"
+    models = f"{counted(len(where), 'model')} ({listed(first(where, NAMES_SHOWN))})"
     example = "such as " if failures.differ and not failures.cell.unmet else ""
     text = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
     return f"{', '.join(failures.labels)}: {ending} on {models}{text}"

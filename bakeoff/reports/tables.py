@@ -106,7 +106,6 @@ def fields_of(columns: Sequence[Column[T]], row: T) -> dict[str, Raw]:
 
 
 def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
-    """Return the columns of that surface that have a value in at least one row."""
     return [column for column in columns if column.on & surface and any(column.text_of(row) != NONE for row in rows)]
 
 

@@ -15,7 +15,6 @@ def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
 
 
 def about(contests: Sequence[tuple[str, Sequence[Record]]]) -> list[str]:
-    """Return the sentences for the model and the records of each contest."""
     sentences_of_all: dict[str, None] = {}
     several = len({model for model, _ in contests}) > 1
     for model, records in contests:

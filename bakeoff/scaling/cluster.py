@@ -47,8 +47,6 @@ SENT_HOME = ("logs", "reference")
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the cluster."""
-
     id: str
     cpus: float
     gpus: int
@@ -71,7 +69,10 @@ class Cluster:
 
         self._ray = ray
         try:
-            _require_listener(address)
+            # Ray would try for minutes where nothing listens.
+            host, colon, port = address.rpartition(":")
+            if colon and "/" not in host and port.isdigit():
+                socket.create_connection((host, int(port)), MAX_CONNECT_S).close()
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (OSError, RuntimeError, ValueError) as error:
             said = str(error).splitlines()[0]
@@ -196,13 +197,6 @@ class Cluster:
             kind = ", ".join([cast(str, self._ray.get(probes[node_id])), *own_resources(resources)])
             nodes.append(Node(node_id, resources.get("CPU", 0), gpus, kind))
         return nodes
-
-
-def _require_listener(address: str) -> None:
-    """Raise OSError where nothing listens at `host:port`, because Ray would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and "/" not in host and port.isdigit():
-        socket.create_connection((host, int(port)), MAX_CONNECT_S).close()
 
 
 class DriverMailbox:

@@ -35,8 +35,6 @@ START = "from bakeoff.scaling.place_process import main; main()"
 
 
 class Controller(ControllerProcess):
-    """The controller at one place."""
-
     def __init__(self, begin: StartController, folder: Path | None = None) -> None:
         super().__init__(START, begin, begin.place.variables(os.environ), folder)
         self.place = begin.place

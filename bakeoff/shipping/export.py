@@ -39,7 +39,7 @@ from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import one_line
+from bakeoff.records.text import first, listed, one_line
 from bakeoff.shipping import cpp_program, script_environment, script_parts, triton_server
 from bakeoff.shipping.sample_facts import Sample, sample_file, sample_of
 
@@ -95,7 +95,8 @@ def choose(report: Report, name: str | None, with_models: bool = False) -> Recor
     if not contests:
         raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
     if name is None and len(contests) > 1:
-        raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {script_parts.some(contests)}")
+        named = listed(first(list(contests), script_parts.MAX_CELLS_NAMED), "or")
+        raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {named}")
     of_model = [key for key, contest in contests.items() if contest.cell.model == name]
     begun = of_model or [key for key in contests if name is None or (name and key.startswith(name))]
     if len(begun) != 1:
@@ -419,6 +420,11 @@ def readme(
     foreign: Sequence[str] = (),
     facts: Mapping[str, str] | None = None,
 ) -> str:
+    served = ", ".join(
+        f"axis {axis} of input {tensor} from {low} to {high}"
+        for tensor, axes in record.open_axes.items()
+        for axis, (low, high) in axes.items()
+    )
     return script_parts.render(
         "README.md.jinja",
         {
@@ -431,7 +437,7 @@ def readme(
                 "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
                 "Error": _error(record),
                 "Built in": f"{record.build_s:.3g} s",
-                **({"Serves": _served(record)} if record.open_axes else {}),
+                **({"Serves": served} if record.open_axes else {}),
                 **({"Caution": one_line(". ".join(cautions(record)))} if cautions(record) else {}),
                 **script_parts.facts_of(report, record),
                 **(facts or {}),
@@ -443,14 +449,6 @@ def readme(
 def cautions(record: Record) -> list[str]:
     """Return what keeps the cell from being a sure winner, whatever was asked, as sentences."""
     return [f"{record.cell.label}: {doubt.say()}" for doubt in record.doubts if isinstance(doubt, Unsure)]
-
-
-def _served(record: Record) -> str:
-    return ", ".join(
-        f"axis {axis} of input {tensor} from {low} to {high}"
-        for tensor, axes in record.open_axes.items()
-        for axis, (low, high) in axes.items()
-    )
 
 
 def _error(record: Record) -> str:

@@ -295,7 +295,6 @@ def _as_array(tensor: torch.Tensor) -> Any:
 
 
 def _as_words(tensor: torch.Tensor) -> Any:
-    """Return the same, with words for bfloat16."""
     import torch
 
     return _as_array(tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor)

@@ -46,8 +46,6 @@ TYPES = {
 
 
 class SampleOutput(Frozen):
-    """An output, as eager gave it."""
-
     shape: tuple[int, ...]
     type: str = Field(pattern=r"^\w+$")  # torch's name
     allowed: float  # the largest RMSE that passes for right

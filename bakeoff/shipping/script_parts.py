@@ -17,7 +17,7 @@ from bakeoff.backends.standalone import literal
 from bakeoff.measuring.variables import READ_AT_START
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.schema import Record, Report
-from bakeoff.records.text import counted, one_line, spell_ms
+from bakeoff.records.text import counted, first, listed, one_line, spell_ms
 
 MAX_CELLS_NAMED = 6
 
@@ -40,17 +40,10 @@ def find_record(report: Report, name: str) -> Record:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            raise UsageError(
-                f"'{name}' stands for {len(matching)} cells: give one of {some(one.cell.id for one in matching)}"
-            )
+            which = listed(first([one.cell.id for one in matching], MAX_CELLS_NAMED), "or")
+            raise UsageError(f"'{name}' stands for {len(matching)} cells: give one of {which}")
     labels = {record.cell.label for record in report.records}
     raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
-
-
-def some(names: Iterable[str]) -> str:
-    all_names = list(names)
-    more = f" and {len(all_names) - MAX_CELLS_NAMED} more" if len(all_names) > MAX_CELLS_NAMED else ""
-    return ", ".join(all_names[:MAX_CELLS_NAMED]) + more
 
 
 def backends_that(has: Callable[[Backend], object]) -> str:

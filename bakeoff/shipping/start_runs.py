@@ -292,6 +292,10 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
     return Contender(record, record.cell.label, script.name, _staged(python, folder), loaded, sizes)
 
 
+def _staged(python: str, folder: Path) -> list[str]:
+    return [python, str(_CHILD), str(folder)]
+
+
 def _without_compiled(contender: Contender) -> Contender | None:
     """Return the same folder without what was compiled for it, or None if nothing was."""
     python, child, folder = contender.command
@@ -325,10 +329,6 @@ def _prepare_program(
         return StartedCell(cell_id=record.cell.id, label=label, script=cpp_program.PROGRAM, reason=one_line(str(error)))
     loaded = sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix in _ARTIFACTS)
     return Contender(record, label, source.name, [str(program), str(folder), "--start"], loaded, None)
-
-
-def _staged(python: str, folder: Path) -> list[str]:
-    return [python, str(_CHILD), str(folder)]
 
 
 def _memory(pid: int) -> tuple[int | None, int | None]:

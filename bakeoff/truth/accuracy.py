@@ -123,7 +123,14 @@ def check(
         checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
         errors = [each.errors for each in checked]
     wrong = [each for each in checked if each.is_wrong]
-    not_finite = _not_finite(errors)
+    counts = {
+        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
+        "value(s) finite where the reference's are infinite or NaN": sum(
+            each.not_finite_in_reference for each in errors
+        ),
+        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
+    }
+    not_finite = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     allclose = all(each.is_close for each in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
     shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
@@ -192,21 +199,8 @@ def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
     return f"the answer depends on rounding, and eager's own {worst.errors.label} is {error}"
 
 
-def _not_finite(errors: Sequence[OutputErrors]) -> str:
-    counts = {
-        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
-        "value(s) finite where the reference's are infinite or NaN": sum(
-            each.not_finite_in_reference for each in errors
-        ),
-        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
-    }
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-
-
 @dataclass(frozen=True)
 class _CheckedOutput:
-    """One output with what it is measured by."""
-
     errors: OutputErrors
     eager_rmse: float
     yardstick: float  # the error is told relative to this
@@ -382,7 +376,10 @@ def _checked_by_tolerances(
     training_outputs: Sequence[TrainingOutput],
 ) -> list[_CheckedOutput]:
     """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
-    size_of_kind = _sizes_of_kinds(errors, training_outputs)
+    squares: dict[str, list[float]] = {}
+    for each, output in zip(errors, training_outputs, strict=False):
+        squares.setdefault(output.kind, []).append(each.reference_rms**2)
+    size_of_kind = {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
     checked = []
     for number, (each, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
         if each.is_whole:
@@ -453,13 +450,6 @@ def _worst_value(
             text += ", which is 2π apart: if these are angles, they are the same"
         worst = max(worst, (float(error[place]), text), key=lambda each: each[0])
     return worst[1]
-
-
-def _sizes_of_kinds(errors: Sequence[OutputErrors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
-    squares: dict[str, list[float]] = {}
-    for each, output in zip(errors, training_outputs, strict=False):
-        squares.setdefault(output.kind, []).append(each.reference_rms**2)
-    return {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
 
 
 def are_finite_alike(outputs: Sequence[Outputs], reference: Reference) -> bool:

@@ -42,8 +42,6 @@ ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
 
 
 class Transcript(NamedTuple):
-    """What the calls of a script gave."""
-
     outputs: tuple[Outputs, ...]  # what is compared of each answer
     given: Inputs | None  # the inputs of the last call as they are afterwards: a call may write into them
 
@@ -124,7 +122,15 @@ def run_eager(
     the first set, where that cannot have changed.
     """
     if training is not None:
-        return _trained(training, sets)
+        answers = []
+        with Steps(training) as steps:
+            for inputs in sets:
+                steps.restore()
+                steps.bind(inputs)
+                steps.run()
+                answers.append(steps.outputs())
+            steps.restore()
+        return tuple(answers)
     calls = calls or AlikeCalls(module, traits)
     if not calls.traits.begins_alike:
         return _sequences(calls, sets)
@@ -144,18 +150,6 @@ def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]
     for inputs in sets if calls.traits.state else ():
         answers += calls.play([inputs]).outputs
     calls.begin()  # variables of the model's file outlive the module
-    return tuple(answers)
-
-
-def _trained(training: Training, sets: Sequence[Inputs]) -> tuple[Outputs, ...]:
-    answers = []
-    with Steps(training) as steps:
-        for inputs in sets:
-            steps.restore()
-            steps.bind(inputs)
-            steps.run()
-            answers.append(steps.outputs())
-        steps.restore()
     return tuple(answers)
 
 

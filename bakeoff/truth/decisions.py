@@ -113,7 +113,8 @@ class ReadingWatch(TorchFunctionMode):
         weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
         self._way.update(f"{name} {weights}\n".encode())
         shapes = [tuple(each.shape) for each in given if each.layout is torch.strided and not each.is_nested]
-        constants = _constants_in((args, kwargs))
+        # A model may have read these from a file.
+        constants = [str(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_constant(leaf)]
         self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
         result = function(*args, **(kwargs or {}))
         if any(tensor in self._from_inputs for tensor in given):
@@ -191,11 +192,6 @@ def is_sized_by_values(name: str, args: Any) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def _constants_in(value: Any) -> list[str]:
-    """Return the numbers, names, types and slices among arguments. A model may have read them from a file."""
-    return [str(leaf) for leaf in pytree.tree_leaves(value) if _is_constant(leaf)]
 
 
 def _is_constant(leaf: Any) -> bool:

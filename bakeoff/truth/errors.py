@@ -142,7 +142,6 @@ class OutputErrors:
         self.slices.add(squares.view(shape))
 
     def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-        """Add the errors of a piece, and return their squares."""
         reference = reference.to(ours.device, torch.float64)
         dtype, ours = ours.dtype, ours.to(torch.float64)
         is_known, is_finite = torch.isfinite(reference), torch.isfinite(ours)

@@ -4,8 +4,6 @@ They serve again only where eager's outputs, which every run computes anew, are 
 the model's fingerprint does not see, and changes what the model computes, is seen here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import tempfile

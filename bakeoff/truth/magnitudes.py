@@ -90,7 +90,6 @@ class EagerOctaves(NamedTuple):
 
     @property
     def eager(self) -> torch.Tensor:
-        """Eager's errors by octave."""
         return torch.stack([self.eager_squares, self.eager_logs, self.counts, self.eager_inexact])
 
     def groups(self, errors: torch.Tensor) -> Groups | None:

@@ -87,7 +87,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _flips(ours: torch.Tensor, exact: torch.Tensor, step: float) -> torch.Tensor:
-    """Return where a value is one step off."""
     distance = (ours.detach().double() - exact.to(ours.device).double()).abs()
     return (distance - step).abs() < ON_STEP * step
 

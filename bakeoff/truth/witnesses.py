@@ -12,8 +12,6 @@
 - `jolt` moves weights and inputs by up to one rounding.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import one_line
+from bakeoff.records.text import first, listed, one_line
 from bakeoff.shipping import script_parts
 from bakeoff.why.explanation import ProfiledCell, named_apart
 from bakeoff.why.failing_script import with_script
@@ -89,11 +89,9 @@ def rest_named(report: Report, path: Path) -> Iterator[None]:
 def best_of(report: Report) -> Record:
     contests = contests_of(report)
     if len(contests) != 1:
-        firsts = [contest.cells[0].cell.id for contest in contests]  # ranked cells come first
-        raise UsageError(
-            f"{report.run_id} holds {len(contests)} contests: name a cell by its id. The first of each "
-            f"{'is' if len(firsts) == 1 else 'are'} {script_parts.some(firsts)}"
-        )
+        firsts = first([contest.cells[0].cell.id for contest in contests])  # ranked cells come first
+        which = f"name a cell by its id, such as {listed(firsts, 'or')}" if firsts else "nothing was measured"
+        raise UsageError(f"{report.run_id} holds {len(contests)} contests: {which}")
     best = next(iter(contests[0].answer.candidates), None)
     if best is None:
         raise UsageError(f"{report.run_id} has no cell with a latency: bakeoff blame says what fails")

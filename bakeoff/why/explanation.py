@@ -190,8 +190,6 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
 
 
 class TimeInRow(NamedTuple):
-    """What a row says of one cell."""
-
     ms: float | None
     is_rough: bool
     bound: Bound | None

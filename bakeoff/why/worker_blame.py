@@ -199,13 +199,10 @@ class Search:
             self._most_builds = self._builder.builds + max(self._builder.builds, MIN_FURTHER_BUILDS)
 
     def _goes_on(self) -> bool:
-        is_over = self._has_enough_builds() or time.monotonic() - self._begun_s > SEARCH_LIMIT_S
+        is_over = self._builder.builds >= self._most_builds or time.monotonic() - self._begun_s > SEARCH_LIMIT_S
         is_over |= len(self._places) == MAX_PLACES
         self._is_cut |= is_over
         return not is_over
-
-    def _has_enough_builds(self) -> bool:
-        return self._builder.builds >= self._most_builds
 
     def _is_bad(self, trial: PartTrial) -> bool:
         return trial.fails if self._looks_for_failure else trial.excess > 1.0
@@ -263,7 +260,7 @@ class Search:
         """Build parts beside each other, and in halves if that fails. Yield each answer before the next build."""
         if not judged:
             return
-        if self._has_enough_builds():
+        if self._builder.builds >= self._most_builds:
             self._is_cut = True
             return
         parts = [judged_part.part for judged_part in judged]

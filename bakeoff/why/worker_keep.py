@@ -7,8 +7,6 @@ that order until the tolerance holds. Then each is left out again if it holds wi
 result, and decides whether it holds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import time
@@ -116,13 +114,16 @@ class Keeping:
         holds = any(variant.holds for variant in variants[:-1])
         kept = kept if holds else []
         cell = self._worker.cell
+        sizes = {id(weight): weight.numel() for weight in self._module.parameters()}
+        inside = {id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()}
+        share_of_weights = sum(sizes[inner] for inner in inside) / max(1, sum(sizes.values()))
         return KeptSet(
             label=cell.label,
             cell_id=cell.id,
             precision=cell.precision,
             requirement=self._wanted.requirement,
             kept=kept,
-            share_of_weights=self._share_of(kept),
+            share_of_weights=share_of_weights,
             holds=holds,
             tried=[tried.model_copy(update={"is_kept": path in kept}) for path, tried in self._tried.items()],
             variants=variants,
@@ -247,11 +248,6 @@ class Keeping:
         kind = type(self._module.get_submodule(path)).__name__
         kept = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
         self._tried[path] = kept.model_copy(update=noted)
-
-    def _share_of(self, kept: Sequence[str]) -> float:
-        sizes = {id(weight): weight.numel() for weight in self._module.parameters()}
-        inside = {id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()}
-        return sum(sizes[inner] for inner in inside) / max(1, sum(sizes.values()))
 
     # --- what the backend builds
 

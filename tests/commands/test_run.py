@@ -307,7 +307,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     [
         ("eager", Status.OK, ""),
         ("null", Status.FALLBACK, "null does not report where it ran, and --strict asks for full"),
-        ("null/partial", Status.FALLBACK, "placement is partial, and --strict asks for full: gelu, sort and 1 more"),
+        ("null/partial", Status.FALLBACK, "placement is partial, and --strict asks for full: gelu, sort and topk"),
         ("null/fallback", Status.FALLBACK, "placement is fallback, and --strict asks for full"),
         ("null/wrong", Status.INCORRECT, "output: rmse 1"),
     ],

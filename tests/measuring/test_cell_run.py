@@ -290,7 +290,7 @@ def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, pro
         (Placement(extent=Extent.FULL, fallbacks=["reshape on the host"]), ""),
         (
             Placement(extent=Extent.PARTIAL, fallbacks=["gelu", "sort", "topk"]),
-            "placement is partial, and --strict asks for full: gelu, sort and 1 more",
+            "placement is partial, and --strict asks for full: gelu, sort and topk",
         ),
         (Placement(extent=Extent.FALLBACK), "placement is fallback, and --strict asks for full"),
         (None, "onnx does not report where it ran, and --strict asks for full"),

@@ -3,7 +3,7 @@
 import pytest
 
 from bakeoff.records.schema import Status
-from bakeoff.records.text import counted
+from bakeoff.records.text import counted, first
 from bakeoff.reports import number_format
 from tests.reports.samples import cell, failed
 
@@ -53,9 +53,9 @@ def test_seconds_have_two_digits_however_short() -> None:
 
 
 def test_a_long_list_names_some_and_counts_the_rest() -> None:
-    assert number_format.first_names([]) == ""
-    assert number_format.first_names(["a", "b"]) == "a, b"
-    assert number_format.first_names(["a", "b", "c", "d"]) == "a, b and 2 more"
+    assert first([], 2) == []
+    assert first(["a", "b", "c"], 2) == ["a", "b", "c"]
+    assert first(["a", "b", "c", "d"], 2) == ["a", "b", "2 others"]
 
 
 def test_shares_of_time_come_largest_first() -> None:

@@ -65,8 +65,6 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class CachedBuild:
-    """One entry of the cache."""
-
     key: str
     what: str  # model, device, backend and mode
     built_at: str

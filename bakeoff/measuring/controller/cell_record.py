@@ -57,6 +57,7 @@ from bakeoff.records.schema import (
     Work,
 )
 from bakeoff.records.store import FirstBuild, Store
+from bakeoff.records.text import first, listed
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 LOG_TAIL_LINES = 30
@@ -296,8 +297,7 @@ def shortfall(placement: Placement | None, backend: str) -> Failure | None:
     elsewhere = [*placement.fallbacks, *(f"a choice is frozen at {place}" for place in placement.frozen_choices)]
     if not elsewhere:
         return Failure(kind=kind, text=text)
-    named, unnamed = elsewhere[:NAMED_FALLBACKS], elsewhere[NAMED_FALLBACKS:]
-    operators = f"{', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+    operators = listed(first(elsewhere, NAMED_FALLBACKS))
     return Failure(kind=kind, operator=", ".join(elsewhere), text=f"{text}: {operators}")
 
 

@@ -1,7 +1,5 @@
 """A cell on its way to its record, through the processes it is measured in."""
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import math
@@ -237,7 +235,7 @@ class CellRun:
         if process is None or process.stage is ProcessStage.GIVEN_UP:
             return False
         assert process.is_ready, "what loads is waited for"
-        process.limit_s, process.ends_s = self._left_s, self._measured_by_s
+        process.limit_s, process.ends_s = self._left_s, self._run.time_plan.budget_ends_s + OVERTIME_S
         process.on_phase = partial(self._run.progress.phase, self.cell)
         self._live = process
         return True
@@ -287,7 +285,7 @@ class CellRun:
         yield ProcessStage.BUILT
         live.worker.send(BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
         ready = yield Ready
-        live.ends_s = self._measured_by_s
+        live.ends_s = self._run.time_plan.budget_ends_s + OVERTIME_S
         self.peak_memory = ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
@@ -331,10 +329,6 @@ class CellRun:
         """Take what the process has said, and do not wait."""
         with self._ending_as_record(self.process):
             self.process.poll(self._now_s())
-
-    @property
-    def _measured_by_s(self) -> float:
-        return self._run.time_plan.budget_ends_s + OVERTIME_S
 
     @property
     def _time_left_s(self) -> float:

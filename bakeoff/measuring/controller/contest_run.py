@@ -1,7 +1,5 @@
 """Measuring one contest: in each epoch every cell in a process of its own, in rounds of bursts; then a record each."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections import deque
@@ -229,7 +227,13 @@ class ContestRun:
                 epoch.waiting.append(epoch.displaced.popleft())
             self._run_group(epoch)
             if self._run.interleaved and (epoch.displaced or (epoch.waiting and epoch.is_full)):
-                self._note_groups(epoch)
+                how = "some of them alone, so that the machine's drift is in their ratios"
+                if epoch.staying:
+                    label = epoch.staying[0].cell.label
+                    how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
+                self._run.store.note(
+                    f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}"
+                )
         self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
         for stand_in, _ in self._stand_ins:
             stand_in.clear()
@@ -495,13 +499,6 @@ class ContestRun:
         self._run.store.note(f"{cell_run.cell.id} {why}")
         self._epoch.waiting.appendleft(cell_run)
         return True
-
-    def _note_groups(self, epoch: Epoch) -> None:
-        how = "some of them alone, so that the machine's drift is in their ratios"
-        if epoch.staying:
-            label = epoch.staying[0].cell.label
-            how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
-        self._run.store.note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         """Save the record of a cell that ends before the others, with its artefact if it came to a good end."""

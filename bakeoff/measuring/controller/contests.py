@@ -27,8 +27,8 @@ from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.schema import Ceilings, Cell, Memory, Record, Status, Work
-from bakeoff.records.store import Store, UnfinishedContest
+from bakeoff.records.schema import Cell, Memory, Record, Status, Work
+from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed
 
 NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
@@ -90,7 +90,12 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         if cell_run.cached_at:
             run.time_plan.expect_built(contest.id, cell_run.cell.label)
     if kept:
-        _note_resumption(run, kept, cell_runs)
+        done = counted(kept.epochs, "process")
+        run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
+        if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
+            run.store.note(
+                f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew"
+            )
     stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)
     cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {stand_in for stand_in, _ in stand_ins}]
     if before := [
@@ -117,17 +122,15 @@ def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
     ]
     left_s = min(MAX_CEILINGS_S, run.time_plan.budget_ends_s - run.machine.now_s())
     has_time = left_s >= USUAL_CEILINGS_S
-    were_known = {record.cell.contest_id for record in records if _ceilings_of(run, record.cell)}
+    were_known = {
+        record.cell.contest_id for record in records if run.store.ceilings(record.cell.device, products_of(record.cell))
+    }
     _take_ceilings(run, [record.cell for record in records], left_s, may_measure=has_time)
     for record in records:
         run.store.save(with_roofline(record, run.store, "" if has_time else NO_TIME_FOR_CEILINGS))
     for cell in {record.cell.contest_id: record.cell for record in records}.values():
         if cell.contest_id not in were_known:
             _tell_of_objective_below_floor(run, cell)
-
-
-def _ceilings_of(run: RunContext, cell: Cell) -> Ceilings | None:
-    return run.store.ceilings(cell.device, products_of(cell))
 
 
 def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, may_measure: bool = False) -> None:
@@ -140,7 +143,7 @@ def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, 
 
 def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
     """Say at once that no build can be expected to hold the objective under load, as a call alone takes longer."""
-    work, ceilings = run.store.facts(cell.reference_id, Work), _ceilings_of(run, cell)
+    work, ceilings = run.store.facts(cell.reference_id, Work), run.store.ceilings(cell.device, products_of(cell))
     objective = run.load.objective if run.load else None
     if not (work and ceilings and objective):
         return
@@ -226,13 +229,6 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     elsewhere = error.failure.model_copy(update=changes)
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
         run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
-
-
-def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
-    done = counted(kept.epochs, "process")
-    run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
-    if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
-        run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew")
 
 
 SHORT_CALL_MS = 1.0

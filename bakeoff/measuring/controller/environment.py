@@ -195,5 +195,4 @@ def governor() -> str | None:
 
 
 def container() -> str | None:
-    """Return the kind of container that this runs in."""
     return next((name for mark, name in CONTAINER_MARKS.items() if os.path.exists(mark)), None)

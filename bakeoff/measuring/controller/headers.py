@@ -53,7 +53,6 @@ class Headers:
         self._await(list(self._workers))
 
     def await_for(self, cell: Cell) -> None:
-        """Wait for what the builds of this cell include."""
         self._await([name for name in self._workers if name == _builds_of(cell)])
 
     def are_made_for(self, cell: Cell) -> bool:

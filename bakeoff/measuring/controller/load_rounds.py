@@ -1,7 +1,5 @@
 """The cells of a group under load: each looks for its settings, then all take turns in rounds, then each is soaked."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
@@ -53,12 +51,12 @@ class LoadRounds:
     def take(self, visit: Visit) -> None:
         """Have all cells take all steps. A budget shortens the search, and leaves out further turns and the soak."""
         begun_s, cells = self._now_s, list(self._alive)
-        share_s = SETTINGS_SHARE * (self._ends_s - begun_s) / max(1, len(cells))
+        share_s = SETTINGS_SHARE * (self._run.time_plan.contest_ends_s - begun_s) / max(1, len(cells))
         deadlines_s = {cell_run: begun_s + share_s * place for place, cell_run in enumerate(self._order(), start=1)}
         settings_s = self._step(visit, lambda cell_run, _: self._settle(cell_run, deadlines_s[cell_run]))
         turns_s = last_s = 0.0
         for number in range(self._plan.rounds_in(self._run.sampling.processes)):
-            if number and self._now_s + last_s > self._ends_s:
+            if number and self._now_s + last_s > self._run.time_plan.contest_ends_s:
                 break
             last_s = self._step(visit, self._take_turn)
             turns_s += last_s
@@ -169,7 +167,7 @@ class LoadRounds:
         return may_win([record for cell_run in self._alive if (record := cell_run.so_far())], self._run.requirements)
 
     def _has_time_to_soak(self, parts: int) -> bool:
-        return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._ends_s
+        return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._run.time_plan.contest_ends_s
 
     def _lower_rate(self, load: Load) -> float | None:
         """Return the rate of the next soak of a cell that has missed all, or None if there is to be none.
@@ -206,10 +204,6 @@ class LoadRounds:
     @property
     def _now_s(self) -> float:
         return self._run.machine.now_s()
-
-    @property
-    def _ends_s(self) -> float:
-        return self._run.time_plan.contest_ends_s
 
 
 def spelled(settings: ServingSettings) -> str:

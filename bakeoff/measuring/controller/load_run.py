@@ -1,7 +1,5 @@
 """The cells of a contest under load: the best settings of each, its turns in rounds, and a soak."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -88,8 +86,6 @@ class Round:
 
 
 class CellUnderLoad:
-    """One cell under load, in one of its processes."""
-
     def __init__(self, plan: LoadPlan, cell: Cell, take: Take, latency_ms: float, threads: int) -> None:
         """`latency_ms` is that of single calls, and `threads` are those that they had."""
         self._plan = plan
@@ -148,7 +144,10 @@ class CellUnderLoad:
         elif knobs.options or self._batches():
             why_ended = f"further settings of {self._cell.label}, as no number of instances met the objective"
         chosen = None if best is None else tried[best]
-        left_out = [*self._left_out(knobs), *([why_ended] if why_ended else [])]
+        reasons = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
+        if not isinstance(self._cell.dimensions.get("batch"), int):
+            reasons.append("the model has no dimension batch: requests were not put together")
+        left_out = [*reasons, *([why_ended] if why_ended else [])]
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
             longest = max(tried, key=lambda trial: len(trial.windows))
@@ -401,12 +400,6 @@ class CellUnderLoad:
         """Return the sizes to try. Requests that come one by one cannot share a call."""
         has_batch = isinstance(self._cell.dimensions.get("batch"), int)
         return BATCHES if has_batch and self._plan.spec.puts_requests_together else ()
-
-    def _left_out(self, knobs: ServingKnobs) -> list[str]:
-        reasons = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
-        if not isinstance(self._cell.dimensions.get("batch"), int):
-            reasons.append("the model has no dimension batch: requests were not put together")
-        return reasons
 
     def _why(self, windows: Sequence[LoadWindow]) -> str:
         if failed := next((window for window in windows if window.failed), None):

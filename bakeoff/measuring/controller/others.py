@@ -1,7 +1,5 @@
 """Other programs that keep cores busy: what they take when a run begins, and waiting until they rest."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

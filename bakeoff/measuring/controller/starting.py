@@ -10,8 +10,6 @@
   Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -290,15 +290,13 @@ def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -
     levels: dict[int, dict[str, int]] = {}  # level -> processors that share a cache -> its size
     for cache in processors.glob("cpu[0-9]*/cache/index*"):
         try:
-            level, shared, size = (_line(cache / name) for name in ("level", "shared_cpu_list", "size"))
+            level, shared, size = (
+                (cache / name).read_text(encoding="ascii").strip() for name in ("level", "shared_cpu_list", "size")
+            )
             levels.setdefault(int(level), {})[shared] = int(size.removesuffix("K")) * 1024
         except (OSError, ValueError):
             continue
     return sum(levels[max(levels)].values()) if levels else 0
-
-
-def _line(file: Path) -> str:
-    return file.read_text(encoding="ascii").strip()
 
 
 def _best_s(clock: Clock, call: Callable[[], object], repeat_s: float = MIN_REPEAT_S) -> float:

@@ -1,7 +1,5 @@
 """The energy of a call, from the counters of the hardware: NVML's for a GPU, RAPL's for CPU packages."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

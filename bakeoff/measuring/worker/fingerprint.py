@@ -8,8 +8,6 @@ installed packages, the C++ compiler, and the hardware. Bakeoff adds no name of 
 the files that eager's calls read, and what it saw eager call (`ReadingWatch.functions`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -10,8 +10,6 @@ When the controller's end of the socket closes, however the controller died, the
 run's temporary folder and leaves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

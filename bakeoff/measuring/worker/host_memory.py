@@ -1,7 +1,5 @@
 """Calls whose inputs come from host memory, and whose outputs go back there."""
 
-from __future__ import annotations
-
 import torch
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped

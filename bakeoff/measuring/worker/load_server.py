@@ -97,7 +97,6 @@ class LoadServer:
         return start_instances(self._worker, self._sets, self._reference, settings)
 
     def _keep(self, wanted: list[CachedInstances]) -> None:
-        """End all instances but these."""
         left, self._kept = [each for each in self._kept if each not in wanted], wanted
         for each in left:
             each.instances.close()

@@ -1,8 +1,6 @@
 """Taking samples: warm-up, bursts, throughput, device time. It runs in one thread and does not depend on any
 backend."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

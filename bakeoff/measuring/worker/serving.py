@@ -1,7 +1,5 @@
 """What a worker does with a built cell: first call, check, warm-up, bursts on command, and a last check."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from typing import Any

@@ -64,8 +64,6 @@ from bakeoff.truth.reference import traits_in
 
 @dataclass
 class WorkerContext:
-    """What the worker of a cell works with."""
-
     connection: Connection
     job: CellJob
     workspace: Path  # this worker's own folder

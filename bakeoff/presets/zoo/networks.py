@@ -1,7 +1,5 @@
 """Networks of kinds that no library of models has: recommendation, a recurrent one, volumes, graphs."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -1,7 +1,5 @@
 """Models that people ship and that no family of models loads alone: Whisper's encoder, and YOLO."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -61,7 +61,9 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
         marks.append(Mark((Line((x.low, x.high), (place + BAR_Y, place + BAR_Y), colour="faint", width=0.6),)))
         for number, process in enumerate(deviations[place], 1):
             shapes = _process(process, place + BAR_Y, reach)
-            marks.append(Mark(shapes, f"{cell.label}, process {number}: {_range(process)}", palette(cell.label)))
+            low, high = min(deviation.share for deviation in process), max(deviation.share for deviation in process)
+            spread = f"{100 * low:+.1f} % to {100 * high:+.1f} % of its cell's median"
+            marks.append(Mark(shapes, f"{cell.label}, process {number}: {spread}", palette(cell.label)))
     labelled = {contest.shown[place].label: processes for place, processes in deviations.items()}
     return Chart(
         name="drift",
@@ -93,8 +95,3 @@ def _process(process: Sequence[Deviation], y: float, reach: float) -> tuple[Line
     if len(process) == 1:
         return (Dots(tuple(xs), tuple(ys), not hollow, 2.6, "o"),)
     return (Line(tuple(xs), tuple(ys), width=0.9), *([dots] if hollow else []))
-
-
-def _range(process: Sequence[Deviation]) -> str:
-    low, high = min(deviation.share for deviation in process), max(deviation.share for deviation in process)
-    return f"{100 * low:+.1f} % to {100 * high:+.1f} % of its cell's median"

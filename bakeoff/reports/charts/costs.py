@@ -24,13 +24,17 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
     lines = cost_lines(contest)
     if len(lines) < 2 or not contest.costs.legs("cold", contest.contenders):
         return None
-    reference = reference_line(contest)
+    # The baseline, or whatever costs least over one call.
+    first = contest.costs.legs("cold", contest.contenders)[0].line
+    reference = next((line for line in cost_lines(contest) if line.label == contest.baseline), first)
     calls = np.geomspace(1, HORIZON[-1], 1 + _POINTS_PER_DECADE * (len(HORIZON) - 1)).tolist()
     totals = [relative_totals(line, reference, calls) for line in lines]
     low, high = min(map(min, totals)) / 1.4, min(max(map(max, totals)) * 1.3, DEAREST_SHOWN)
     marks = _envelope(contest, reference)
     for line, relative in zip(lines, totals, strict=True):
-        marks.append(Mark(_curve(calls, relative, high), _tip(line), palette(line.label)))
+        first_s, further_ms = number_format.seconds(line.total_s(1)), number_format.milliseconds(1e3 * line.steady_s)
+        tip = f"{line.label}: {first_s} s, then {further_ms} ms a call"
+        marks.append(Mark(_curve(calls, relative, high), tip, palette(line.label)))
     legs = contest.costs.legs("cold", contest.contenders)
     crossings = [_crossing(leg, reference, is_below=place % 2 == 1) for place, leg in enumerate(legs) if leg.crossing]
     whose = f"total time / {one_line(reference.label, 30)}'s"
@@ -51,12 +55,6 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
 def cost_lines(contest: ContestJudgement) -> list[CostLine]:
     shown = [*contest.contenders, contest.baseline]
     return [line for line in contest.costs.lines("cold") if line.label in shown]
-
-
-def reference_line(contest: ContestJudgement) -> CostLine:
-    """Return the baseline's line, or that of the cheapest over one call. Some contender must have a line."""
-    first = contest.costs.legs("cold", contest.contenders)[0].line
-    return next((line for line in cost_lines(contest) if line.label == contest.baseline), first)
 
 
 def relative_totals(line: CostLine, reference: CostLine, calls: list[float]) -> list[float]:
@@ -91,11 +89,6 @@ def _crossing(leg: Leg, reference: CostLine, is_below: bool) -> Mark:
     )
     doubt = "" if is_sure else " (not established)"
     return Mark(shapes, f"{leg.line.label} costs least from call {leg.first_call:,} on{doubt}")
-
-
-def _tip(line: CostLine) -> str:
-    first_s, further_ms = number_format.seconds(line.total_s(1)), number_format.milliseconds(1e3 * line.steady_s)
-    return f"{line.label}: {first_s} s, then {further_ms} ms a call"
 
 
 def _stop(contest: ContestJudgement, calls: int, lines: list[CostLine]) -> Stop:

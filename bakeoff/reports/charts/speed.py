@@ -9,7 +9,7 @@ from bakeoff.judging.decision import CALLED, relation
 from bakeoff.judging.intervals import ends
 from bakeoff.records.schema import Ratio
 from bakeoff.records.text import counted, one_line
-from bakeoff.reports import findings, number_format
+from bakeoff.reports import findings, number_format, sentences
 from bakeoff.reports.charts.chart import (
     BAR_Y,
     NAME_CHARACTERS,
@@ -52,7 +52,7 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
     return Chart(
         name="latency",
         subject=contest.title,
-        finding=findings.latency(contest),
+        finding=sentences.of_single_calls(contest),
         caption="Median latency in ms, with its 95 % interval",
         x=x,
         y=None,
