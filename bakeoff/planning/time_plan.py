@@ -25,6 +25,9 @@ BETWEEN_BURSTS_S = 0.02
 USUAL_SHARE_THAT_STAYS = 0.5
 """In a race about half of the further processes are not needed, because their cells are beaten."""
 
+USUAL_WARM_UP_S = 2.0
+"""Seconds for which a built cell is called until its latency is steady, while it has not been called yet."""
+
 USUAL_FRESH_START_S = 3.0
 """Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
 
@@ -73,6 +76,7 @@ class TimePlan:
             PlanStep.SETTINGS: load.once_s if load else 0.0,
         }
         self._sampling = sampling
+        self._warm_up_s = min(USUAL_WARM_UP_S, sampling.warm_up_limit_s)
         self._call_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[PlanStep, str]]] = {}
         self._may_follow: dict[str, tuple[Sequence[str], int]] = {}  # cells and processes beyond the steps ahead
@@ -194,11 +198,12 @@ class TimePlan:
         )
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
-        """Return when this cell must be built: it and the cells `alive` still take some rounds, and have metrics."""
+        """Return when this cell must be built: it and those `alive` still warm up, take rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
-        share = min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        return self.rounds_end_s([*alive, label]) - share * self.seconds_of(PlanStep.ROUNDS, [*alive, label])
+        share, labels = min(1.0, FEWEST_ROUNDS / self._sampling.rounds), [*alive, label]
+        warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, each] for each in labels)
+        return self.rounds_end_s(labels) - warm_ups_s - share * self.seconds_of(PlanStep.ROUNDS, labels)
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.
