@@ -41,6 +41,11 @@ RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
 
+ROUNDS_SHARE = 0.25
+"""So much of a contest's time is kept from builds for the rounds of those that are built, where these need it all. More
+is kept only for the fewest rounds that rank."""
+
+
 class PlanStep(StrEnum):
     """What a cell, or its contest, goes through."""
 
@@ -69,7 +74,7 @@ class TimePlan:
         self.budget_ends_s = budget_ends_s
         self.contest_ends_s = budget_ends_s
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
-        self._contest_id = ""
+        self._contest_id, self._contest_begun_s = "", 0.0
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
         self._usual_s = USUAL_S | {
             PlanStep.LOAD: load.turns_s(sampling.processes) if load else 0.0,
@@ -130,7 +135,7 @@ class TimePlan:
 
     def begin(self, contest_id: str, now_s: float) -> None:
         """Give the contest its share of the time that the budget has left, by what each contest is expected to take."""
-        self._contest_id = contest_id
+        self._contest_id, self._contest_begun_s = contest_id, now_s
         total_s = self.left_s()
         share = self._left_of(contest_id) / total_s if total_s else 1.0
         self.contest_ends_s = now_s + (self.budget_ends_s - now_s) * share if self.has_budget else math.inf
@@ -201,9 +206,11 @@ class TimePlan:
         """Return when this cell must be built: it and those `alive` still warm up, take rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
-        share, labels = min(1.0, FEWEST_ROUNDS / self._sampling.rounds), [*alive, label]
+        labels = [*alive, label]
+        rounds_s, given_s = self.seconds_of(PlanStep.ROUNDS, labels), self.contest_ends_s - self._contest_begun_s
+        fewest_s = rounds_s * min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
         warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, each] for each in labels)
-        return self.rounds_end_s(labels) - warm_ups_s - share * self.seconds_of(PlanStep.ROUNDS, labels)
+        return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.
