@@ -15,6 +15,9 @@ import pytest
 for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(name, "1")
 
+# OpenVINO, which tests import, would fork this process to report each import and conversion.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
 # The tests' scripted backends are a plug-in. On the path it is installed, also for the processes that tests start.
 PLUGIN = str(Path(__file__).parent / "tests/support/plugin")
 if PLUGIN not in sys.path:

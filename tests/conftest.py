@@ -1,5 +1,6 @@
 """What the tests of more than one folder share."""
 
+import functools
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import settings
 
 from bakeoff import cli
@@ -78,13 +80,19 @@ def command_line(
     return call
 
 
+def folder_of_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the temporary folder that the workers of pytest-xdist share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep builds in an empty folder meanwhile, and not where the user's are.
 
     It holds only what the machine can do, once a command in a process of its own has measured that.
     """
     folder = tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"
-    measured = tmp_path_factory.getbasetemp() / "ceilings"
+    measured = folder_of_all(tmp_path_factory) / "ceilings"
     if measured.exists():
         shutil.copytree(measured, folder)
     with pytest.MonkeyPatch.context() as patched:
@@ -192,6 +200,15 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
     """What the machine can do is measured after all."""
     monkeypatch.setenv("BAKEOFF_CACHE_DIR", f"{os.environ['BAKEOFF_CACHE_DIR']}-of-measured")
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_processes() -> Iterator[None]:
+    """Build the command line once, and leave it to the system when files reach the disk: no machine loses its power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

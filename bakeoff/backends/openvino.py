@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,6 +87,7 @@ class OpenVINO(Backend):
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
             return Availability(f"OpenVINO runs on the CPU here, not on {device}")
+        _keep_telemetry_out()
         if not (imports := installed("openvino", "pip install openvino", "openvino")):
             return imports
         import openvino
@@ -124,6 +126,7 @@ class OpenVINO(Backend):
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        _keep_telemetry_out()
         import openvino
 
         precision = context.cell.precision
@@ -162,6 +165,11 @@ class OpenVINO(Backend):
         if precision is Precision.INT8 and not request.int8_layers():
             raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
         return request
+
+
+def _keep_telemetry_out() -> None:
+    """Have OpenVINO not report to Intel that it is used. It would fork this process for each import and conversion."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def _names_in(path: Path) -> Names:

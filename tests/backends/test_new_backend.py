@@ -66,7 +66,7 @@ class Tracing(Backend):
         return AVAILABLE
 
     def script(self, cell, settings):
-        return ScriptPart("call = partial(torch.jit.trace(model, inputs), *inputs)")
+        return ScriptPart("call = partial(torch.jit.trace(model, inputs, check_trace=False), *inputs)")
 
     def runtime(self, device):
         return Runtime(("traced.pt",), ("torch", "numpy"), ("torch",), "torch_programs:load_torchscript")

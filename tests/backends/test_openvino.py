@@ -1,12 +1,15 @@
 """OpenVINO: the precision that it chooses, and what it reports about the model that it runs."""
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from bakeoff import backends
 from bakeoff.backends.openvino import PRECISION_HINTS
+from bakeoff.records.device import CPU
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -32,6 +35,12 @@ def test_float32_is_float32_where_openvino_would_rather_compute_in_bfloat16(tmp_
     left_to_itself = openvino.Core().compile_model(model, "CPU")
     assert left_to_itself.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "bf16"
     assert told == {"inference_precision_hint": "f32", "nodes in f32": 3}
+
+
+def test_its_use_is_not_reported_to_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "openvino_telemetry", raising=False)
+    assert backends.create("openvino").available(CPU)
+    assert sys.modules["openvino_telemetry"] is None
 
 
 class RepeatsItself(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from bakeoff.backends.standalone import Runtime
 from bakeoff.records import report_file
 from bakeoff.records.schema import Cell, Record, Report
 from bakeoff.shipping.sample_facts import Sample, SampleOutput
+from tests.conftest import folder_of_all
 from tests.reports import samples
 from tests.support.measuring import measure
 
@@ -32,8 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     The workers of pytest-xdist share it: the first one that needs it measures.
     """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept-run"
+    folder = folder_of_all(tmp_path_factory) / "kept-run"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             report_file.write_json(measure(folder, "eager", *BUILDING, set=SMALL), folder)

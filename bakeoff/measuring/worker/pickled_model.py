@@ -18,30 +18,30 @@ def write(module: torch.nn.Module, inputs: Inputs, path: Path) -> None:
     """Write the model with the arguments of a call. Raise BakeoffError for one that cannot be pickled."""
     kept = {"model": module, "args": inputs.args, "kwargs": dict(inputs.kwargs)}
     try:
-        with _by_value([each for each in list(sys.modules.values()) if _is_own(each)]):
+        with _by_value(_own_modules()):
             torch.save(kept, path, pickle_module=cloudpickle)
     except Exception as error:  # pickling calls methods of the model's own, which may raise anything
         raise BakeoffError(f"the model cannot be pickled: {first_line(error)}") from error
 
 
-def _is_own(module: ModuleType) -> bool:
-    """Return True for Bakeoff, and for a module of a folder of the search path that no environment brought."""
-    name = getattr(module, "__name__", "")
-    if "." in name or sys.modules.get(name) is not module or name == "__main__":
-        return False
-    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
-    return name == "bakeoff" or any(_searched_for(Path(place)) in _own_folders() for place in places if place)
+def _own_modules() -> list[ModuleType]:
+    """Return Bakeoff, and the modules of folders of the search path that no environment brought."""
+    on_path = own_search_path()
+    own = {Path(folder) for folder in on_path if not any(Path(folder).glob("*.dist-info"))}
+    searched = {*map(Path, on_path), *(Path(entry).resolve() for entry in sys.path)}
 
+    def is_own(place: str) -> bool:
+        """An environment often lies inside of a project, so that the innermost folder of the search path decides."""
+        around = searched.intersection(Path(place).resolve().parents)
+        return max(around, key=lambda folder: len(folder.parts), default=None) in own
 
-def _own_folders() -> set[Path]:
-    """Return the folders of the search path that pip has installed nothing into."""
-    return {Path(folder) for folder in own_search_path() if not any(Path(folder).glob("*.dist-info"))}
-
-
-def _searched_for(place: Path) -> Path | None:
-    """Return the innermost folder of the search path around a file: an environment often lies inside of a project."""
-    folders = {*map(Path, own_search_path()), *(Path(entry).resolve() for entry in sys.path)}
-    return max(folders.intersection(place.resolve().parents), key=lambda folder: len(folder.parts), default=None)
+    found = []
+    for name, module in list(sys.modules.items()):
+        if "." not in name and name != "__main__" and getattr(module, "__name__", "") == name:
+            places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", [])]
+            if name == "bakeoff" or any(map(is_own, filter(None, places))):
+                found.append(module)
+    return found
 
 
 @contextlib.contextmanager
