@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 
 from bakeoff import __version__, models
 from bakeoff.commands import env_and_cache
+from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
 from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
@@ -119,7 +120,7 @@ def program(
     pass
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the verdict and where the report is")]
 RunAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
 Summary = Annotated[
@@ -135,7 +136,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
+        str | None, typer.Option(help="Name of a preset (docs/presets.md); options that are typed beside it win")
     ] = None,
     quiet: Quiet = False,
     as_json: RunAsJson = False,
@@ -151,7 +152,11 @@ def run(
     junit: JUnit = None,
     summary: Summary = None,
 ) -> int:
-    """Compare backends on models, and write the report (the default command)."""
+    """Compare backends on models, and write the report (the default command).
+
+    Exit status 1 if a cell failed, a backend that was named is missing, or nothing meets --require or --slo; 3 if
+    nothing was measured.
+    """
     if parts and (dry_run or check_only):
         raise UsageError(
             f"{'--dry-run' if dry_run else '--check-only'} knows no --parts: their calls are recorded first, and with "
@@ -262,7 +267,7 @@ def resume(
     junit: JUnit = None,
     summary: Summary = None,
 ) -> int:
-    """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
+    """Measure what is left of a run that was interrupted or whose time budget was over, and write its report."""
     from bakeoff.commands import bisection
     from bakeoff.commands import run as runs
     from bakeoff.records.store import Store
@@ -279,7 +284,7 @@ def resume(
 def report(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
     calls: Annotated[
-        int | None, typer.Option(min=0, help="Compare the costs of so many calls instead; 0: single calls")
+        int | None, typer.Option(min=0, help="Compare the cost of N calls instead; 0: single calls")
     ] = None,
     require: Annotated[
         str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
@@ -291,7 +296,7 @@ def report(
         bool, typer.Option("--keep", help="Keep the answer to --calls and --require as the report's own")
     ] = False,
     figures: Annotated[
-        bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
+        bool, typer.Option("--figures", help="Write only the figures, of all these reports together")
     ] = False,
     out: Annotated[
         Path | None,
@@ -301,7 +306,7 @@ def report(
     summary: Summary = None,
     as_json: AsJson = False,
 ) -> int:
-    """Render reports again from their JSON, or for the first time that of a run which was killed."""
+    """Write reports again from their JSON, or the report of a run that was killed."""
     from bakeoff.commands.run import NOTHING_MEETS_REQUIREMENTS, say_exit_reason
     from bakeoff.judging.judgement import judged_anew
     from bakeoff.judging.stored_report import report_at
@@ -455,7 +460,7 @@ def find_slow_version(
         list[str] | None, typer.Option(help="Versions to try between them [all that were released]")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Find the version of a package that made one cell slower: each step measures good, bad and candidate together.
@@ -478,7 +483,7 @@ def find_largest_batch(
     context: typer.Context,
     most: Annotated[int, typer.Option("--most", min=1, help="The largest batch to try")] = 65536,
     out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-max-batch]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Find the largest batch of each backend that fits into memory and meets --require (or --slo), with its rate.
@@ -497,7 +502,7 @@ def find_largest_batch(
 def run_users_script(
     script: Annotated[Path, typer.Argument(help="A Python script, which runs unchanged")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Its arguments; behind -- also those that are named as an option here")
+        list[str] | None, typer.Argument(help="Its arguments; after -- also those that have the name of an option here")
     ] = None,
     find: Annotated[bool, typer.Option("--find", help="Only list the modules that it calls, and record none")] = False,
     module: Annotated[
@@ -523,11 +528,11 @@ app.add_typer(env_and_cache.cache_commands, name="cache")
 def check_itself(
     models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
-    mode: Annotated[str, typer.Option(help="Of eager: default or cuda-graph")] = "default",
-    trials: Annotated[int, typer.Option(help="Of each model", min=1)] = 10,
+    mode: Annotated[str, typer.Option(help="Mode of eager: default or cuda-graph")] = "default",
+    trials: Annotated[int, typer.Option(help="Trials of each model", min=1)] = 10,
     as_json: AsJson = False,
 ) -> int:
-    """Measure eager against itself: how often is a winner called on this machine, and are planted slowdowns found?
+    """Measure eager against itself: how often is a winner called on this machine, and are artificial slowdowns found?
 
     Exit status 1 if a winner was called between equals.
     """
@@ -570,7 +575,7 @@ def examine_machine(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what is wrong with this machine: every backend builds and runs a tiny model; known traps are looked for.
+    """Say what is wrong with this machine: every backend runs a tiny model; known problems are looked for.
 
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
@@ -648,7 +653,7 @@ def measure_starts(
     ] = None,
     starts: Annotated[int, typer.Option(help="Fresh processes of each cell")] = 7,
     require: Annotated[
-        str, typer.Option(help="What a start must meet, such as start_s<1,environment_bytes<300MB")
+        str, typer.Option(help=f"What a start must meet, such as 'start_s<1': {', '.join(STARTED_QUANTITIES)}")
     ] = "",
     cold: Annotated[
         bool, typer.Option("--cold", help="Drop the machine's page cache before each start (root on Linux)")
@@ -662,7 +667,6 @@ def measure_starts(
 
     Exit status 1 if nothing was started that meets the requirements.
     """
-    from bakeoff.judging.constraints import STARTED_QUANTITIES, Requirements
     from bakeoff.reports import start_report as shown
     from bakeoff.reports import starts_file
     from bakeoff.shipping.start_runs import measure_run
@@ -687,7 +691,7 @@ def inspect(
     sizes: Annotated[list[str] | None, typer.Option("--set", help="Sizes of the factory: KEY=VALUE")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """The parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
+    """List the parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
     from bakeoff.commands.inspection import inspect_model
 
     given = config.single_sizes(config.parse_dimensions(sizes or []))
@@ -704,14 +708,15 @@ def explain_run(
     label: Annotated[str | None, typer.Argument(help="Id or label of a cell [the winner]")] = None,
     against: Annotated[str | None, typer.Option(help="Id or label of the cell to compare with [eager]")] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Names of a path that have rows of their own [20 rows of what takes most]")
+        int | None,
+        typer.Option(min=1, help="Levels of modules that have rows of their own [20 rows of what takes most]"),
     ] = None,
     as_json: AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with both cells as nested boxes")] = None,
     tries: Annotated[
-        bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it brought")
+        bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it gains")
     ] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="With --try: processes of each cell [as in the run]")
@@ -763,7 +768,7 @@ def blame_cell(
 ) -> int:
     """Say where a cell loses precision, or what of the model fails: the smallest part that does so alone.
 
-    Exit status 1 if a part is named or the model itself fails; with --keep-fp32, if no set holds the tolerance.
+    Exit status 1 if a part is named or the model itself fails; with --keep-fp32, if no set meets the tolerance.
     """
     from bakeoff.reports import markdown
     from bakeoff.why import blame_text as shown

@@ -23,7 +23,7 @@ from bakeoff.records.schema import Ceilings, Cell
 from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
-CHECKOUT = ("tests.", "benchmarks.", "scripted_backends")
+CHECKOUT = ("tests.", "benchmarks.", "plugins.", "bakeoff_hotpath", "scripted_backends")
 """How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
 
 settings.register_profile("brief", max_examples=40, deadline=None)

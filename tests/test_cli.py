@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ import pytest
 
 from bakeoff import backends, cli
 from bakeoff.commands import run as runs
+from bakeoff.judging.constraints import QUANTITIES, STARTED_QUANTITIES
 from bakeoff.judging.judgement import judge
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.load_plan import LoadPlan, Traffic
@@ -25,6 +26,7 @@ from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records import report_file
 from bakeoff.records.doubts import Accepted
 from bakeoff.records.errors import UsageError
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
@@ -142,6 +144,14 @@ def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> Non
     assert all(command in out for command in ("run", "resume", "report", "list"))
     assert "Usage: bakeoff [OPTIONS]" in out
     assert "bakeoff --model FILE.py:FACTORY" in out
+
+
+@pytest.mark.parametrize(("command", "quantities"), [("run", QUANTITIES), ("start", STARTED_QUANTITIES)])
+def test_the_help_names_what_can_be_required(
+    command_line: CommandLine, command: str, quantities: Mapping[str, object]
+) -> None:
+    status, out, _ = command_line(command, "--help")
+    assert status == 0 and quantities.keys() <= set(re.findall(r"\w+", out))
 
 
 def test_the_help_of_soak_tells_the_length_that_is_used(command_line: CommandLine) -> None:
@@ -316,6 +326,15 @@ def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
     assert runs.exit_status(judge(report([failed(cell("null"), status, "scripted")]))) == 3, "nothing was measured"
     some = judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))
     assert runs.exit_reason(some) == f"1 cell failed: null ({status})"
+
+
+@pytest.mark.parametrize(("kind", "status"), [(NO_BUDGET_LEFT, 0), ("time limit", 1)])
+def test_what_the_budget_cut_off_is_no_failure(kind: str, status: int) -> None:
+    """As what it did not reach is none: a limit that the user set has done what it is for."""
+    ended = failed(cell("null"), Status.TIMEOUT, "not done", failure=Failure(kind=kind, text="not done"))
+    unreached = failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time")
+    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), ended, unreached]))) == status
+    assert runs.exit_status(judge(report([ended, unreached]))) == 3, "nothing was measured"
 
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
@@ -549,7 +568,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     out, err = blocked.communicate(timeout=150)
     assert blocked.returncode == 130
     assert "Traceback" not in out + err
-    assert err.splitlines()[-1] == "Interrupted: the run ends now."
+    assert err.splitlines()[-1] == "Interrupted: the run ends, and keeps its numbers."
     assert out.count("bakeoff resume run") == 1 and "bakeoff resume" not in err
     assert nothing_is_left_of(tmp_path)
     report = report_file.read(tmp_path / "run")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.base import Mode, Suits
+from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Extent, Placement
 
@@ -73,6 +74,7 @@ def attention_in(call: Callable[[], object]) -> dict[str, int]:
                 ran[kernel_of(str(func.overloadpacket))] += 1
             return func(*args, **named)
 
+    keep_compiler_out(Watching)
     with Watching():
         call()
     return {f"{kernel} attention": count for kernel, count in ran.items() if kernel}

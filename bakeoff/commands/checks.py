@@ -27,6 +27,7 @@ from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.grouping import grouped
+from bakeoff.records.report_file import CHECKS_JSON
 from bakeoff.records.schema import Accuracy, Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed, one_line
@@ -276,6 +277,6 @@ def blocks_of(answer: ChecksAnswer) -> list[Block]:
 
 def write(answer: ChecksAnswer, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "checks.json"
+    path = folder / CHECKS_JSON
     write_atomically(path, answer.model_dump_json(indent=1))
     return path

@@ -370,8 +370,8 @@ def _reasons(judgement: Judgement) -> list[str]:
 
 
 def failures_of(records: Sequence[Record]) -> list[str]:
-    """Return a line that says which cells failed, or nothing."""
-    failed = [record for record in records if record.status.is_failure]
+    """Return a line that says which cells failed, or nothing. --budget does not fail a cell."""
+    failed = [record for record in records if record.status.is_failure and not record.was_cut_off]
     labels = dict.fromkeys(f"{record.cell.label} ({number_format.status(record)})" for record in failed)
     return [f"{counted(len(failed), 'cell')} failed: {listed(first(list(labels)))}"] if failed else []
 

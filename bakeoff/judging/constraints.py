@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -77,8 +77,7 @@ class Requirements:
         """Raise UsageError for a name that is no quantity, where nothing says what it is."""
         for requirement in self.items:
             if requirement.is_of_metric:
-                asked = f"--require '{requirement}'; a metric: --evaluate"
-                raise unknown("quantity", requirement.name, QUANTITIES, asked)
+                raise _unknown(requirement.name, QUANTITIES, f"--require '{requirement}'; a metric: --evaluate")
 
     def without_starts(self) -> Requirements:
         """Return what is left without the quantities of starts, which are measured after a contest has ended."""
@@ -375,6 +374,8 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
         raise UsageError(f"{option} '{text}': {FORM}")
     name, comparison, sign, number, unit = match.groups()
     if not names and name not in QUANTITIES:
+        if unit in UNITS:
+            raise _unknown(name, filter(is_bytes, QUANTITIES), f"{option} '{text}'")
         if unit not in ("", "%"):
             raise UsageError(f"{option} '{text}': {name} takes a plain number, or a change such as -1%")
         limit = float(f"{sign}{number}")
@@ -383,12 +384,19 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
     if sign:
         raise UsageError(f"{option} '{text}': {FORM}")
     if name not in (names or QUANTITIES):
-        raise unknown("quantity", name, names, f"{option} '{text}'")
+        raise _unknown(name, names, f"{option} '{text}'")
     if unit and not is_bytes(name):
         raise UsageError(f"{option} '{text}': {name} takes a plain number, not one in {unit}")
     if unit and unit not in UNITS:
         raise unknown("unit of bytes", unit, UNITS, f"{option} '{text}'")
     return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")
+
+
+def _unknown(name: str, known: Iterable[str], asked: str) -> UsageError:
+    """Return an error that names the nearest quantity, of those that end in the same unit if there are any."""
+    known = ["median_ms"] if name in ("latency_ms", "p50_ms") else list(known)
+    unit = name.rpartition("_")[2]
+    return unknown("quantity", name, [one for one in known if one.endswith(f"_{unit}")] or known, asked)
 
 
 class RequirementMissed(OfCell):

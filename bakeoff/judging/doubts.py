@@ -54,6 +54,7 @@ IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (
     of_cells.BuildSpread.find,
     of_cells.ProcessSpread.find,
     of_cells.RoughLatency.find,
+    of_cells.RoughLead.find,
     of_cells.TwoSpeeds.find,
     of_cells.ThroughputContradicted.find,
     of_cells.FreshMemory.find,

@@ -15,8 +15,8 @@ from bakeoff.judging.metric_changes import is_reference, judge_metrics
 from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Record
-from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, to_go_on
+from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Ratio, Record
+from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, spell_ratio, to_go_on
 
 
 class NotEvaluated(OfCandidates):
@@ -367,6 +367,29 @@ class RoughLatency(Doubt):
         causes = [f"{listed(labels)}: {why}" for labels, why, _ in reasons if labels]
         todo = ". ".join(what for labels, _, what in reasons if labels)
         return f"the latency is known only roughly: {'; '.join(ranges)}. For {'; for '.join(causes)}.{ratios} {todo}"
+
+
+class RoughLead(Doubt):
+    """A winner is sure, but not by how much, though no latency is known so roughly."""
+
+    best: str
+    other: str
+    lead: Ratio
+
+    @classmethod
+    def find(cls, evidence: Evidence) -> Iterator[Self]:
+        best, lead = evidence.ranking.answer.leader, next(iter(evidence.first.leads.items()), None)
+        if best and lead and lead[1].ci95 and _is_wide(lead[1].ci95) and not any(RoughLatency.find(evidence)):
+            yield cls(best, *lead)
+
+    def say(self) -> str:
+        ends = self.lead.ci95
+        assert ends is not None
+        what = "the rounds of one process" if self.lead.processes == 1 else f"{self.lead.processes} processes of each"
+        return (
+            f"how many times faster {self.best} is than {self.other} is known only roughly ({spell_ratio(ends.low)} to "
+            f"{spell_ratio(ends.high)}): {what} differ too much, or are too few. Raise --processes"
+        )
 
 
 def _is_wide(interval: Interval) -> bool:

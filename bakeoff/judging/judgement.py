@@ -127,13 +127,13 @@ def judged_anew(
     request = report.request | {name: value for name, value in changes.items() if value is not None}
     if calls == 0:
         request["calls"] = None
-    if require is None and accept is None:
-        return report.model_copy(update={"request": request})
-    limits = parse_limits_on_errors(str(request.get("accept") or ""))
-    acceptance = Acceptance(limits, Requirements.parse(str(request.get("require") or "")))
     command = report.command
-    for option, value in {"--require": require, "--accept": accept}.items():
-        if value is not None:
-            command = "\n".join(with_option(line, option, value) for line in command.splitlines())
-    records = [acceptance.applied_to(record) for record in report.records]
+    for name in (name for name, value in changes.items() if value is not None):
+        value = str(request[name] or "")
+        command = "\n".join(with_option(line, f"--{name}", value) for line in command.splitlines())
+    records = report.records
+    if require is not None or accept is not None:
+        limits = parse_limits_on_errors(str(request.get("accept") or ""))
+        acceptance = Acceptance(limits, Requirements.parse(str(request.get("require") or "")))
+        records = [acceptance.applied_to(record) for record in records]
     return report.model_copy(update={"request": request, "records": records, "command": command})

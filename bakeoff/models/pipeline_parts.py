@@ -89,9 +89,10 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
     outermost = {name for name in called if name.rpartition(".")[0] not in called}
     chosen = {name: module for name, module in candidates.items() if parts or name in outermost}
     if not chosen:
-        raise UsageError(
-            f"the call of {type(pipeline).__name__} calls none of {', '.join(candidates) or 'its modules'}"
-        )
+        kind = type(pipeline).__name__
+        if not candidates:
+            raise UsageError(f"a {kind} holds no modules, so it has no parts: bakeoff --model compares it as a whole")
+        raise UsageError(f"the call of {kind} calls none of {', '.join(candidates)}")
     timers = {name: _Timer(module) for name, module in chosen.items()}
     seconds: list[float] = []
     begun_s = time.perf_counter()

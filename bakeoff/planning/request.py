@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import PydanticCustomError, core_schema
 
 from bakeoff import models
-from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
+from bakeoff.judging.constraints import QUANTITIES, Requirements, parse_limits_on_errors
 from bakeoff.judging.price import Price
 from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
@@ -137,7 +137,7 @@ class Request(Frozen):
     precision: Annotated[tuple[Precision, ...], Option(",".join(Precision)), BeforeValidator(_known_precisions)] = (
         Precision.FP32,
     )
-    separate: Annotated[bool, Option("A contest for each precision: by default they are one, with one table")] = False
+    separate: Annotated[bool, Option("A contest and a table for each precision, and not one for all")] = False
     task: Annotated[str, Option(f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)] = INFERENCE
     set: Annotated[dict[str, Names], Option("KEY=VALUE[,VALUE...] of the model; several values sweep")] = Field(
         default_factory=dict
@@ -151,18 +151,18 @@ class Request(Frozen):
     min_time_s: Annotated[
         float,
         Option(
-            "Seconds that each cell is sampled in three processes; half of them for short calls", in_record_command=True
+            "Seconds of sampling of each cell, over three processes; half if calls are short", in_record_command=True
         ),
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
         Option(
-            "Fresh processes of each cell: 1 or 2 are all, 3 or more the least, and more are added where they disagree",
-            default="3, and fewer of what is surely beaten",
+            "Fresh processes of each cell: 1 or 2 exactly, 3 or more at least, and more while they disagree",
+            default="3, and fewer of cells that are clearly slower",
             in_record_command=True,
         ),
     ] = Field(default=None, ge=1, le=100)
-    builds: Annotated[int, Option("Build each cell anew so often, in processes of its own", in_record_command=True)] = (
+    builds: Annotated[int, Option("How often each cell is built, in processes of its own", in_record_command=True)] = (
         Field(default=1, ge=1, le=20)
     )
     schedule: Annotated[
@@ -173,7 +173,7 @@ class Request(Frozen):
     malloc: Annotated[
         Malloc,
         Option(
-            "The allocator that cells start with: glibc, glibc-tuned (which keeps memory), jemalloc or tcmalloc",
+            "The allocator of cells: glibc, glibc-tuned (keeps memory that is freed), jemalloc or tcmalloc",
             default="as the environment says",
             in_record_command=True,
         ),
@@ -181,7 +181,7 @@ class Request(Frozen):
     cold_cache: Annotated[
         bool,
         Option(
-            "Evict the last-level cache (L2 of a GPU) before each call; by default caches are hot",
+            "Evict the last-level cache (L2 of a GPU) before each call; by default caches are warm",
             in_record_command=True,
         ),
     ] = False
@@ -195,24 +195,25 @@ class Request(Frozen):
     strict: Annotated[
         bool,
         Option(
-            "A cell that ran only in part where it was asked to has failed; a slow place of a pool is refused",
+            "A cell fails if part of its work ran elsewhere than asked; a slow device of a pool is refused",
             in_record_command=True,
         ),
     ] = False
     calls: Annotated[
-        int | None, Option("Compare what so many calls cost, building and first call included", in_record_command=True)
+        int | None, Option("Compare the cost of N calls, with building and the first call", in_record_command=True)
     ] = Field(default=None, ge=1)
     baseline: Annotated[
         Baseline,
         Option(
-            "Over what speed-ups are: eager, or eager/best, the fastest of eager's modes that were measured",
+            "What speed-ups are relative to: eager, or eager/best, the fastest of eager's modes that were measured",
             in_record_command=True,
         ),
     ] = "eager"
     require: Annotated[
         Requirements,
         Option(
-            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
+            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3', a metric of evaluate, or one of "
+            f"{', '.join(QUANTITIES)}",
             in_record_command=True,
             parse=Requirements.parse,
         ),
@@ -228,7 +229,7 @@ class Request(Frozen):
     starts: Annotated[
         bool,
         Option(
-            "Also start what the best have built in fresh processes, as bakeoff start does: --require 'start_s<1'",
+            "Also start the best builds in fresh processes, as bakeoff start does: --require 'start_s<1'",
             in_record_command=True,
         ),
     ] = False
@@ -246,14 +247,14 @@ class Request(Frozen):
     budget: Annotated[
         Duration | None,
         Option(
-            "Time for the whole run, such as 90s or 5m: the best verdict that it allows",
+            "Time for the whole run, such as 90s or 5m; the answer is the best one that fits into it",
             parse=optional(partial(Duration.parse, flag="--budget")),
         ),
     ] = None
     wait_for_quiet: Annotated[
         Duration | None,
         Option(
-            "Time to wait in all, such as 5m, until other programs leave the cores alone",
+            "Most time to wait in total, such as 5m, until other programs leave the cores idle",
             in_record_command=True,
             parse=optional(partial(Duration.parse, flag="--wait-for-quiet")),
         ),
@@ -269,7 +270,7 @@ class Request(Frozen):
     slo: Annotated[
         Objective | None,
         Option(
-            "With --load server, what must hold: 'p99_ms<20'",
+            "With --load server, the limit to keep: 'p99_ms<20'",
             in_record_command=True,
             parse=optional(parse_objective),
             spell=spell_objective,
@@ -286,9 +287,7 @@ class Request(Frozen):
     ] = Field(default=None, ge=0, allow_inf_nan=False)
     price: Annotated[
         Price | None,
-        Option(
-            "What an hour of this machine costs, such as 2.5/h", in_record_command=True, parse=optional(Price.parse)
-        ),
+        Option("Price of an hour of this machine, such as 2.5/h", in_record_command=True, parse=optional(Price.parse)),
     ] = None
     env: Annotated[
         dict[str, str],
@@ -315,12 +314,12 @@ class Request(Frozen):
             parse=optional(Shard.parse),
         ),
     ] = None
-    fresh: Annotated[bool, Option("Build everything anew, also what an earlier run has built (bakeoff cache list)")] = (
-        False
-    )
+    fresh: Annotated[
+        bool, Option("Build everything again, also what an earlier run has built (bakeoff cache list)")
+    ] = False
     no_artifacts: Annotated[bool, Option("Do not keep what backends have built")] = False
     artifact_limit: Annotated[
-        Size, Option("Size of what is kept, of all cells together; faster cells come first", parse=Size.parse_limit)
+        Size, Option("Most bytes to keep, of all cells together; faster cells come first", parse=Size.parse_limit)
     ] = Size(2e9)
     runs: tuple[RunOverrides, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""

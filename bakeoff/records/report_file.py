@@ -14,6 +14,8 @@ from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.schema import SCHEMA_VERSION, Report
 
 REPORT_JSON = "report.json"
+CHECKS_JSON = "checks.json"
+"""What `--check-only` writes in place of a report."""
 
 
 def write_json(report: Report, folder: Path) -> Path:
@@ -40,6 +42,9 @@ def read(path: Path, with_samples: bool = True) -> Report:
         content = file.read_bytes()
         document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
     except FileNotFoundError:
+        if (file.parent / CHECKS_JSON).exists():
+            text = "was made by --check-only, which keeps no build and no report: run it again without --check-only"
+            raise UsageError(f"{file.parent} {text}") from None
         raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
     except OSError as error:
         raise UsageError(f"cannot read {file}: {os_reason(error)}") from None

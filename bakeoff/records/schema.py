@@ -652,8 +652,12 @@ class Record(Frozen):
     def is_left_to_resume(self) -> bool:
         """True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
         it failed on a full disk."""
-        had_no_time = self.failure is not None and self.failure.kind == NO_BUDGET_LEFT
-        return self.status is Status.NOT_REACHED or (had_no_time and not self.bursts) or self.failed_on_full_disk
+        return self.status is Status.NOT_REACHED or (self.was_cut_off and not self.bursts) or self.failed_on_full_disk
+
+    @property
+    def was_cut_off(self) -> bool:
+        """True where --budget ended the cell, which is no failure of its own."""
+        return self.failure is not None and self.failure.kind == NO_BUDGET_LEFT
 
     @property
     def failed_on_full_disk(self) -> bool:

@@ -90,7 +90,7 @@ def measured_to_the_end() -> Iterator[None]:
 
 
 def _end(number: int, frame: object) -> None:
-    sys.stderr.write("Interrupted: the run ends now.\n")  # `say` would write into a live table
+    sys.stderr.write("Interrupted: the run ends, and keeps its numbers.\n")  # `say` would write into a live table
     raise KeyboardInterrupt
 
 

@@ -134,7 +134,7 @@ def _best(contest: ContestJudgement) -> CellJudgement | None:
 
 def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[str, list[str]]:
     contests, is_alone = judgement.contests, len(judgement.contests) == 1
-    exports = [text for contest in contests if (text := export_command(contest, folder, contests))]
+    exports = [text for contest in contests if (text := export_command(contest, folder, contests, is_kept))]
     are_best = all(exported(contest) in (None, _best(contest)) for contest in contests)
     what = f"the {'winner' if is_alone else 'winners'}" if are_best else "the fastest that can be exported,"
     as_before = again(judgement.report.command)
@@ -150,6 +150,8 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
         if cell.record.status is Status.INCORRECT and (check := cell.record.accuracy) and check.is_only_inexact
     ]
     near = [cell for cell in wrong if _may_be_accepted(cell.record)]
+    rules = {rule: value for rule in ("calls", "require") if (value := judgement.report.request.get(rule))}
+    asked = "" if is_kept else "".join(f" --{rule} {shlex.quote(str(value))}" for rule, value in rules.items())
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"{what} as {'a folder that runs' if is_alone else 'folders that run'} without Bakeoff": exports,
@@ -181,7 +183,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
             for cell in wrong
             if has_kept_models and not cell.cell.why_no_modules
         ],
-        "to accept errors of this size after all": [accept_command(near, folder)] if near else [],
+        "to accept errors of this size after all": [accept_command(near, folder) + asked] if near else [],
         **{
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"
@@ -204,7 +206,7 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     changes = {
         "--backends": ",".join(dict.fromkeys(cell.cell.configuration for cell in cells)),
         "--precision": ",".join(dict.fromkeys(precisions)),
-        "--require": str(request.get("require", "")),
+        **{f"--{rule}": str(request.get(rule) or "") for rule in ("calls", "require", "accept")},
         "--processes": str(max(FEWEST_PROCESSES, 2 * max(len(cell.record.processes) for cell in cells))),
     }
     for option, value in changes.items():
@@ -225,11 +227,13 @@ def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
     return f"bakeoff report {shlex.quote(folder)} --accept {shlex.quote(limit)}"
 
 
-def export_command(contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement]) -> str:
+def export_command(
+    contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement], is_kept: bool = True
+) -> str:
     """Return the command that makes a folder of the best cell that can be exported, or nothing if there is none.
 
     Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner, and
-    each has a folder of its own.
+    each has a folder of its own. The winner of an answer that is not kept is named by its own id.
     """
     best = exported(contest)
     if best is None or not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
@@ -238,7 +242,7 @@ def export_command(contest: ContestJudgement, folder: str, contests: Sequence[Co
     if len(contests) > 1:
         named_so = [each for each in contests if each.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
-        name = of_contest if best.label == contest.answer.winner else best.cell.id
+        name = of_contest if is_kept and best.label == contest.answer.winner else best.cell.id
     out = f" --out export-{contests.index(contest) + 1}" if len(contests) > 1 else ""
     return f"bakeoff export {shlex.quote(folder)} {shlex.quote(name)}{out}"
 

@@ -22,7 +22,7 @@ HISTORY_MD, HISTORY = "history.md", "History"
 MARKED = "A run with * in a table is one before which the machine or its software changed."
 
 RUNS_SHOWN = 6
-"""Number of runs that have a column: the last ones. The figure shows all runs."""
+"""Number of runs that have a column in one table. Earlier runs have folded tables of their own."""
 
 
 def write(folder: Path, out: Path) -> tuple[History, Path]:
@@ -71,24 +71,37 @@ def read(folder: Path) -> History:
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     first, last = history.runs[0].day, history.runs[-1].day
-    runs = list(enumerate(history.runs, 1))[-RUNS_SHOWN:]
-    columns = [
-        Column("cell", lambda record: record.cell.label, is_text=True),
-        Column("runs", lambda record: sum(record.cell.id in run.records for run in history.runs)),
-        *(_run_column(f"run {number}{' *' if run.changes else ''}", run) for number, run in runs),
-    ]
     blocks: list[Block] = [
         *(Picture(path.name, "Median latency from run to run") for path in figures if path.suffix == ".png"),
         Text(
             "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval holds within "
             "one run only: bakeoff compare judges the difference of two runs."
         ),
-        *(Section(records[0].cell.title, [Table(columns, records)]) for records in history.contests.values()),
+        *(Section(records[0].cell.title, _tables(history, records)) for records in history.contests.values()),
         Section("Runs", [Text(MARKED), _runs_table(history)]),
         Section(f"{counted(len(history.skipped), 'report')} left out", [Items(history.skipped)], is_folded=True),
     ]
     days = first if first == last else f"{first} to {last}"
     return markdown.render([Section(f"{HISTORY}: {counted(len(history.runs), 'run')}, {days}", blocks, level=1)])
+
+
+def _tables(history: History, records: Sequence[Record]) -> list[Block]:
+    """Return a table of the last runs, and folded ones of the runs before them."""
+    tables: list[Block] = []
+    for end in range(len(history.runs), 0, -RUNS_SHOWN):
+        runs = list(enumerate(history.runs, 1))[max(0, end - RUNS_SHOWN) : end]
+        columns = [
+            Column("cell", lambda record: record.cell.label, is_text=True),
+            Column("runs", lambda record: sum(_was_tried(record, run) for run in history.runs)),
+            *(_run_column(f"run {number}{' *' if run.changes else ''}", run) for number, run in runs),
+        ]
+        title = f"Runs {runs[0][0]} to {end}" if tables else ""
+        tables.append(Table(columns, records, title=title, is_folded=bool(tables)))
+    return tables
+
+
+def _was_tried(record: Record, run: Run) -> bool:
+    return record.cell.id in run.records and not run.records[record.cell.id].status.is_absence
 
 
 def moment(text: str) -> datetime:

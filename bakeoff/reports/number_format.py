@@ -7,7 +7,6 @@ from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metric_changes import MetricJudgement
-from bakeoff.records.failure import NO_BUDGET_LEFT
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
 from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio, spell_seconds
 
@@ -235,8 +234,7 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
 
 def status(record: Record) -> str:
     """Return the status of a cell, or that the budget ended it: that is no failure of its own."""
-    is_cut_off = record.status.is_failure and record.failure and record.failure.kind == NO_BUDGET_LEFT
-    return "cut off by --budget" if is_cut_off else record.status.value
+    return "cut off by --budget" if record.was_cut_off else record.status.value
 
 
 def ending(record: Record) -> str:

@@ -13,7 +13,6 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
-from bakeoff.records.failure import NO_BUDGET_LEFT
 from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
@@ -231,8 +230,7 @@ def not_reached(judgement: Judgement) -> list[str]:
 
 def _had_no_time(record: Record) -> bool:
     """Return True if the budget was over before the cell began, or before it had numbers."""
-    began = record.status.is_failure and record.failure is not None and record.failure.kind == NO_BUDGET_LEFT
-    return began or (record.status is Status.NOT_REACHED and record.reason.startswith("--budget"))
+    return record.was_cut_off or (record.status is Status.NOT_REACHED and record.reason.startswith("--budget"))
 
 
 def _labels(judgement: Judgement, is_meant: Callable[[Record], bool]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.runtime.contract import WORDS, Loaded, TensorSpec
-from bakeoff.backends.runtime.folder import artifact_of, read
+from bakeoff.backends.runtime.folder import artifact_of, libraries_named, read
 from bakeoff.backends.runtime.folder import load as load_artifact
 from bakeoff.backends.standalone import Threads
 from bakeoff.records.call_form import Arguments, HasNoForm, maker, taker
@@ -88,12 +88,10 @@ class ShippedModel:
     def _load(self) -> Loaded:
         description = self.description
         try:
-            loaded = load_artifact(self._artifact, description["loader"])
-        except ImportError as error:
-            libraries = " ".join(description["libraries"])
-            raise BakeoffError(f"{self.folder} needs {libraries}: pip install {libraries} ({error})") from error
+            with libraries_named(self.folder):
+                loaded = load_artifact(self._artifact, description["loader"])
         except Exception as error:
-            if not (foreign := description.get("operators")):
+            if isinstance(error, BakeoffError) or not (foreign := description.get("operators")):
                 raise
             text = f"{self.folder} has the operators {', '.join(foreign)}: first import the module that registers them"
             raise BakeoffError(f"{text} ({first_line(error)})") from error

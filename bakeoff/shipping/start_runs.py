@@ -49,7 +49,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 _CHILD = Path(__file__).with_name("scripts") / "start_stages.py"
 _ENDS = re.compile(r"^bakeoff start: (\d+) (\d+) (\d+) (\d+) (\d+)$")
-_NOT_LOADED = frozenset({export.START, exported.SAMPLE, exported.DESCRIPTION, "README.md", "requirements.txt"})
+_NOT_LOADED = frozenset({export.START, exported.SAMPLE, exported.DESCRIPTION, "README.md", exported.REQUIREMENTS})
 _ARTIFACTS = frozenset({".onnx", ".data", ".xml", ".bin", ".pt2"})
 
 
@@ -276,7 +276,7 @@ def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Conten
         return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
     sizes = None
     with contextlib.suppress(metadata.PackageNotFoundError):
-        requirements = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+        requirements = (folder / exported.REQUIREMENTS).read_text(encoding="utf-8").splitlines()
         sizes = script_environment.sizes_of(requirements)
     python = sys.executable
     is_model = record.cell.backend == BASELINE  # whose code may import anything that is here

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import Returned, returned_by_call
+from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.models.base import Inputs
-from bakeoff.truth.plain_dispatch import keep_compiler_out
 
 aten = torch.ops.aten
 

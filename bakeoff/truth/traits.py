@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import comparable
+from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.input_sets import by_memory, is_strided, memory_of
 from bakeoff.records.errors import first_line
@@ -41,7 +42,6 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
-from bakeoff.truth.plain_dispatch import keep_compiler_out
 
 MAX_CALLS_BEFORE = 8
 """A build may have called a model that keeps state so often with the first inputs before it is checked."""

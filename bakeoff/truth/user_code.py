@@ -73,7 +73,15 @@ def _brought() -> tuple[Path, ...]:
 
 @functools.cache
 def _is_users_file(file: str) -> bool:
-    return is_users(Path(file).resolve())
+    folder, name = os.path.split(file)
+    path = Path(_resolved(folder), name)
+    return is_users(path.resolve() if path.is_symlink() else path)
+
+
+@functools.cache
+def _resolved(folder: str) -> Path:
+    """Return the folder without links. A process has thousands of modules in some hundred folders."""
+    return Path(folder).resolve()
 
 
 _defining_models: set[str] = set()

@@ -21,10 +21,10 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
-from bakeoff.truth.plain_dispatch import keep_compiler_out
 
 aten = torch.ops.aten
 

@@ -1,7 +1,7 @@
 """The search doubles and then halves, for each backend alone, and keeps what it has found where it is interrupted."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -12,8 +12,9 @@ from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Status
 from tests.conftest import CommandLine
-from tests.reports.samples import cell, failed, once
+from tests.reports.samples import cell, failed, ok, once, steady, under
 
+BUSY = {"wait_share": 0.3, "others_cores": 1.0}
 LIMITED = Request(models=("mlp",), devices=("cpu",), backends=("eager", "onnx"), require="median_ms<5")
 
 
@@ -22,13 +23,13 @@ class Machine:
 
     status = Status.OOM  # of what does not fit
 
-    def __init__(self, largest: Mapping[str, int], interrupted_in: int = 0, disturbed_in: int = 0) -> None:
+    def __init__(self, largest: Mapping[str, int], interrupted_in: int = 0, disturbed_in: Sequence[int] = ()) -> None:
         self.largest, self.interrupted_in, self.disturbed_in = largest, interrupted_in, disturbed_in
         self.steps: list[dict[str, int]] = []
 
     @property
     def is_disturbed(self) -> bool:
-        return len(self.steps) == self.disturbed_in
+        return len(self.steps) in self.disturbed_in
 
     def measure(self, wanted: Mapping[str, int]) -> dict[str, BatchTried]:
         self.steps.append(dict(wanted))
@@ -39,6 +40,7 @@ class Machine:
                 batch=batch,
                 reason="too slow" if batch > self.largest[label] or self.is_disturbed else "",
                 status=self.status if batch > self.largest[label] else Status.OK,
+                is_disturbed=self.is_disturbed,
             )
             for label, batch in wanted.items()
         }
@@ -80,11 +82,25 @@ def test_an_interruption_keeps_what_was_found() -> None:
 
 
 def test_what_misses_a_limit_is_measured_once_again() -> None:
-    machine = Machine({"onnx": 16}, disturbed_in=3)
+    machine = Machine({"onnx": 16}, disturbed_in=[3])
     machine.status = Status.OK
     found = machine.search()["onnx"]
     assert found.largest is not None and found.largest.batch == 16
     assert [step["onnx"] for step in machine.steps] == [1, 2, 4, 4, 8, 16, 32, 32, 24, 24, 20, 20, 18, 18]
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "tries", "largest"), [((3, 4, 5), 4, 16), ((3, 4, 5, 6), 4, 3), ((4,), 1, 16), ((3,), 2, 16)]
+)
+def test_what_misses_a_limit_while_it_is_disturbed_is_measured_until_it_is_not(
+    disturbed: tuple[int, ...], tries: int, largest: int
+) -> None:
+    """Batch 4 comes in step 3. It is measured four times at most."""
+    machine = Machine({"onnx": 16}, disturbed_in=disturbed)
+    machine.status = Status.OK
+    found = machine.search()["onnx"]
+    assert sum(step["onnx"] == 4 for step in machine.steps) == tries
+    assert found.largest is not None and (found.largest.batch, found.next_batch) == (largest, None)
 
 
 def test_a_record_says_whether_its_batch_is_too_large() -> None:
@@ -96,6 +112,8 @@ def test_a_record_says_whether_its_batch_is_too_large() -> None:
     assert held_down.rate == "≥7,200"
     slow = BatchTried.measured(16, once(6.0, "onnx"), required)
     assert slow.reason.startswith("median_ms is 6") and slow.status is Status.OK
+    busy = BatchTried.measured(16, ok(cell("onnx"), under(steady([6.0]), **BUSY)), required)
+    assert (slow.is_disturbed, busy.is_disturbed) == (False, True) and busy.status is Status.OK
     assert BatchTried.measured(32, failed(cell("onnx"), Status.OOM, "no room"), required).reason == "oom: no room"
 
 

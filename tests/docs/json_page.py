@@ -57,14 +57,14 @@ to standard error.
 
 - Keys are stable: a key may be added in a release, and none is renamed or removed without a line in the changelog.
 - Every document has `exit_status`, which is the exit status of the command.
-- A command that cannot answer prints `{"error": "...", "exit_status": 2}`.
+- A command that cannot answer prints `{"error": "...", "exit_status": 2}`. The status is 1 where the request was right.
 - Numbers that are not finite are the texts `"Infinity"`, `"-Infinity"` and `"NaN"`.
 - `resume`, and `report` of one path, print what `run` does. `resume` of a bisection prints what `bisect` does.
 - An error inside of Bakeoff prints `error`, too, with status 1, and its traceback on standard error.
 
 | exit status | meaning |
 | --- | --- |
-| 0 | all is well; cells that a `--budget` left out are `not reached` |
+| 0 | all is well; a cell that a `--budget` left out or cut off has not failed |
 | 1 | a cell failed, or what was named or required is not met; the command's `--help` says which |
 | 2 | wrong usage |
 | 3 | nothing could be measured |

@@ -1,17 +1,19 @@
 """How sure the answer of a contest is, and what its doubts do to it."""
 
+import math
+
 import pytest
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.doubts_of_cells import RoughLatency
+from bakeoff.judging.doubts_of_cells import RoughLatency, RoughLead
 from bakeoff.judging.doubts_of_machine import AlwaysWaited, CoresTaken, GpuShared
 from bakeoff.judging.doubts_of_winner import MachineBusy, NotRanked
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Dropped, Effect, InputsNotWritten, Recalled, RecordDoubt, WithoutEffect
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.traits import Access, AccessKind
-from tests.reports.samples import caveat, cell, failed, lived, ok, once, roofline, steady, under
+from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, roofline, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
 LATER = failed(cell("openvino"), Status.NOT_REACHED, "no time")
@@ -239,6 +241,19 @@ def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
     assert (doubt.cells, doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
     usual = judge_contest([lived(level_ms, name, roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()])
     assert RoughLatency not in map(type, usual.doubts)
+
+
+def test_a_lead_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
+    """In every second round onnx is slow and eager is quick. Each latency is known, and their ratio hardly."""
+    rounds = [math.exp(0.25), math.exp(-0.25)] * 3
+    times = {"onnx": rounds, "eager": [2.6 / factor for factor in rounds]}
+    rough = judge_contest([ok(cell(name), constant(levels)) for name, levels in times.items()])
+    assert rough.fastest.certainty is Certainty.SURE and RoughLatency not in map(type, rough.doubts)
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLead))
+    assert (doubt.best, doubt.other, doubt.lead.processes) == ("onnx", "eager", 1)
+    assert doubt.lead.ci95 and 2 * doubt.lead.ci95.low < doubt.lead.ci95.high
+    usual = judge_contest([ok(cell(name), constant(levels[:1] * 6)) for name, levels in times.items()])
+    assert RoughLead not in map(type, usual.doubts)
 
 
 def test_what_calls_may_take_without_waiting_is_no_less_than_the_quickest_one_took() -> None:

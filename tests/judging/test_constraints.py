@@ -99,6 +99,9 @@ def test_not_a_number_meets_nothing() -> None:
     [
         ("p9_ms<5", "unknown quantity 'p9_ms': did you mean 'p99_ms'? (--require 'p9_ms<5'; a metric: --evaluate)"),
         ("xyz<5", "unknown quantity 'xyz': known: artifact_bytes, "),
+        ("latency_ms<5", "'latency_ms': did you mean 'median_ms'?"),
+        ("p50_ms<5", "'p50_ms': known: median_ms"),
+        ("peak_memory_bytes<4GB", "'peak_memory_bytes': did you mean 'peak_device_bytes'?"),
         ("p99_ms<5ms", "--require 'p99_ms<5ms': p99_ms takes a plain number, not one in ms"),
         ("peak_device_bytes<4Gb", "unknown unit of bytes 'Gb': did you mean 'GB'?"),
         ("p99_ms=5", "--require 'p99_ms=5': write NAME<NUMBER"),

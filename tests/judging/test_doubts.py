@@ -16,6 +16,7 @@ from bakeoff.judging.doubts_of_cells import (
     PartlyElsewhere,
     ProcessSpread,
     RoughLatency,
+    RoughLead,
     SettledLate,
     ThroughputContradicted,
     TwoSpeeds,
@@ -117,6 +118,7 @@ DOUBTS: list[Doubt] = [
         {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
     ),
     RoughLatency({"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)),
+    *(RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
     MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
     LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
     SpeedDrifted(0.1),

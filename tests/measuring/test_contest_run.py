@@ -24,6 +24,7 @@ from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Ceilings, Memory, Record, Status
 from bakeoff.records.store import Store
+from bakeoff.reports.console import measured_to_the_end
 from tests.support.measuring import Silent
 from tests.support.scripted import (
     HANG,
@@ -249,7 +250,8 @@ def test_an_interrupted_run_that_measured_nothing_measures_what_is_built(
     assert set(measured) == {"eager", "torchscript"} and min(measured.values()) >= 4
     assert not run.complete
     again = scripts | {"torchscript": Script(endings={(0, "burst 1"): INTERRUPT})}
-    ended = run_contest(tmp_path / "twice", again, plan_of(3), device=device, cores=cores)
+    with measured_to_the_end():
+        ended = run_contest(tmp_path / "twice", again, plan_of(3), device=device, cores=cores)
     assert max(rounds_of(record) for record in ended.records.values() if record.bursts) <= 2
 
 

@@ -501,14 +501,16 @@ def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
 
 
-def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) -> None:
+def test_a_reference_and_a_placement_are_found_without_importing_the_compiler(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from bakeoff.measuring.messages import ComputeReference\n"
+        "import torch; from bakeoff.backends import torch_kernels\n"
         "from bakeoff.measuring.worker import reference; from bakeoff.records.schema import Cell\n"
         "cell = Cell(model='mlp', dimensions={'batch': 2, 'features': 8, 'hidden': 8}, backend='eager')\n"
         "folder = Path(sys.argv[1])\n"
         "found = reference.compute(ComputeReference(cell=cell, reference=folder / 'outputs'), folder, folder)\n"
         "assert found.work is not None and found.work.flops == 768, found\n"
+        "assert torch_kernels.placement(lambda: torch.ones(2) + 1).engines == {}\n"
         "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
     )
     python(script, tmp_path)

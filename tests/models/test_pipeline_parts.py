@@ -103,6 +103,11 @@ def test_what_is_no_part_is_told_with_those_that_are() -> None:
         bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["steps"])
 
 
+def test_what_has_no_module_is_compared_as_a_whole() -> None:
+    with pytest.raises(UsageError, match="a Linear holds no modules"):
+        inspect_parts(torch.nn.Linear(4, 4), torch.ones(1, 4))
+
+
 def test_a_part_that_is_not_called_is_told_as_such() -> None:
     listed = str(inspect_parts(Loop(), Call((torch.ones(1, 4),)), ["text_encoder", "vae.encoder"]))
     assert listed.endswith("\nthe example call does not call vae.encoder: nothing can be compared there")

@@ -66,5 +66,5 @@ def test_a_signal_ends_the_measuring_and_the_next_one_does_not_end_what_follows(
         steps.append("what was measured is kept")
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert steps == ["Interrupted: the run ends now.\n", "what was measured is kept"]
+    assert steps == ["Interrupted: the run ends, and keeps its numbers.\n", "what was measured is kept"]
     assert signal.getsignal(signal.SIGTERM) is before

@@ -6,6 +6,7 @@ What each case says is held against `golden/first_screen.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import doubt_sentences
-from bakeoff.reports.first_screen import first_screen
+from bakeoff.reports.first_screen import AGAIN, export_command, first_screen
 from tests.judging.test_load import carrying
 from tests.reports.samples import accuracy, cell, constant, failed, judged, lived, ok, once, report, steady, under
 from tests.reports.test_load import records as under_load
@@ -132,6 +133,37 @@ def test_first_screens_read_as_before() -> None:
         }
         lines += [f"{name}, {what}: {text}" for what, texts in said.items() for text in texts if text]
     same_as_golden("first_screen.txt", "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"calls": 1000, "require": "build_s<9"}, ["--calls 1000", "--require 'build_s<9'"]),
+        ({"calls": 0, "accept": "rmse<1e-3"}, ["--accept 'rmse<1e-3'"]),
+    ],
+)
+def test_commands_ask_what_the_answer_was_asked(asked: dict[str, Any], words: list[str]) -> None:
+    """The command of the run had `--calls 7`, which 0 takes out."""
+    ran = report(EQUALS, command="bakeoff --model conv --calls 7", request={"calls": 7})
+    offered = first_screen(judge(judged_anew(ran, **asked)), "run").commands
+    for purpose in (AGAIN, "more processes, to decide it"):
+        (command,) = offered[purpose]
+        assert all(word in command for word in words) and "--calls 7" not in command, command
+
+
+def test_what_is_offered_after_a_question_keeps_the_question() -> None:
+    judgement = inexact(0.001)
+    asked = judge(judged_anew(judgement.report, calls=1000, require="build_s<9"))
+    purpose = "to accept errors of this size after all"
+    (kept,), (not_kept,) = (first_screen(asked, "run", is_kept).commands[purpose] for is_kept in (True, False))
+    assert not_kept == f"{kept} --calls 1000 --require 'build_s<9'"
+
+
+def test_an_answer_that_is_not_kept_names_the_cell_to_export() -> None:
+    contests = judged([EAGER, KEPT, *of_model([EAGER, KEPT], "mlp", artifact="y")]).contests
+    for contest in contests:
+        kept, not_kept = (export_command(contest, "run", contests, is_kept).split()[3] for is_kept in (True, False))
+        assert (kept, not_kept) == (contest.cell.model, contest.ranked[0].cell.id)
 
 
 def test_an_interrupted_run_says_with_what_it_is_decided() -> None:

@@ -142,17 +142,27 @@ def test_a_folder_without_a_report_that_can_be_read_is_refused(tmp_path: Path) -
         history.read(tmp_path)
 
 
-def test_the_tables_hold_the_last_runs_and_the_figure_all(tmp_path: Path) -> None:
+def test_the_first_table_holds_the_last_runs_and_folded_ones_those_before(tmp_path: Path) -> None:
     for day in range(1, RUNS_SHOWN + 4):
         keep(made(day, medians(1.0 + day)), tmp_path / str(day))
     _, page = history.write(tmp_path, tmp_path)
-    (row,) = rows(page.read_text(encoding="utf-8"), "eager")
-    assert len(row) == 2 + RUNS_SHOWN
-    assert row[1] == str(RUNS_SHOWN + 3)
+    text = page.read_text(encoding="utf-8")
+    last, earlier = rows(text, "eager")
+    for row, days in ((last, range(4, RUNS_SHOWN + 4)), (earlier, range(1, 4))):
+        assert row[1] == str(RUNS_SHOWN + 3) and [text.split(" [")[0] for text in row[2:]] == [
+            f"{1 + day:#.4g}" for day in days
+        ]
+    assert text.index("<summary>Runs 1 to 3</summary>") < text.index(" | ".join(earlier))
     ticks = [node.text for node in ElementTree.parse(tmp_path / "history.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert str(RUNS_SHOWN + 3) in ticks
     assert f"eager moved most, to {(1 + RUNS_SHOWN + 3) / 2:.2f}x its first latency" in ticks
     assert "conv on cpu, fp32" in ticks
+
+
+def test_a_run_counts_for_a_cell_only_where_the_cell_was_tried(histories: dict[str, Path]) -> None:
+    """onnx was unavailable in the first run, died in the second, and is not in the third."""
+    text = history.to_markdown(history.read(histories["a cell that failed"]))
+    assert [row[1] for label in ("eager", "onnx") for row in rows(text, label)] == ["3", "1"]
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:

@@ -297,6 +297,31 @@ def test_a_folder_without_torch_needs_none(run: Path, tmp_path: Path, label: str
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("label", "library"), [("onnx", "onnxruntime"), ("torchscript", "torch")])
+def test_a_machine_without_the_library_is_told_what_to_install(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    label: str,
+    library: str,
+) -> None:
+    """Both by `load.py` and by `python -m bakeoff.shipped`."""
+    folder = tmp_path / "export"
+    export.export(run, label, folder)
+    hidden = f"import sys, runpy; sys.modules['{library}'] = None; sys.path[0] = '.'"
+    done = ran("-c", f"{hidden}; runpy.run_path('load.py', run_name='__main__')", cwd=folder)
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, library, None)
+    status = bakeoff_shipped.main([str(folder)])
+    said = {done.stderr: done.returncode, capsys.readouterr().err: status}
+    packages = [line for line in (folder / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    assert any(line.startswith(f"{library}==") for line in packages)
+    for text, status in said.items():
+        assert status == 2 and len(text.splitlines()) == 1, text
+        assert ", ".join(packages) in text and f"pip install -r {folder / 'requirements.txt'}" in text
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("label", [*BUILDING, *COMPILING])

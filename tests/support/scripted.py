@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
+import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -287,7 +289,7 @@ class ScriptedWorker:
         self._machine.time_s = max(self._machine.time_s, self._due_s)
         self._events.popleft()
         if event == INTERRUPT:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
         if isinstance(event, int):
             raise WorkerEnded(event)
         if isinstance(event, PhaseBegun) and event.name == "evaluate":

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import math
 import operator
 import os
+import shlex
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 from .contract import Artifact, Execution, Loaded, TensorSpec
-from .errors import UsageError, first_line
+from .errors import BakeoffError, UsageError, first_line
 
-DESCRIPTION, SAMPLE = "bakeoff.json", "sample.npz"
-"""Files of a folder: how what it holds is loaded and called, and an input with the outputs that it must give."""
+DESCRIPTION, SAMPLE, REQUIREMENTS = "bakeoff.json", "sample.npz", "requirements.txt"
+"""Files of a folder: how what it holds is loaded and called, an input with the outputs that it must give, and the
+packages that it was measured with."""
 
 FORMAT = 2
 
@@ -80,8 +83,9 @@ def set_process_up(folder: Path, description: Description) -> None:
         if device.startswith("cuda"):  # these would overrule the precision, and NGC's images set one of them
             os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
             os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)
-    for name in (*description["imports"], *os.environ.get("IMPORT_FIRST", "").split()):
-        importlib.import_module(name)
+    with libraries_named(folder):
+        for name in (*description["imports"], *os.environ.get("IMPORT_FIRST", "").split()):
+            importlib.import_module(name)
     if "torch" not in description["imports"]:
         return
     import torch
@@ -96,6 +100,19 @@ def set_process_up(folder: Path, description: Description) -> None:
         torch.backends.cudnn.allow_tf32 = settings["tf32"]
         torch.cuda.set_device(torch.device(device).index or 0)
         torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def libraries_named(folder: Path) -> Iterator[None]:
+    """Have an ImportError of the block name the packages that the folder needs, with their versions."""
+    try:
+        yield
+    except ImportError as error:
+        file = folder / REQUIREMENTS
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        packages = ", ".join(line for line in lines if not line.startswith("#"))
+        text = f"{folder} needs {packages}: pip install -r {shlex.quote(str(file))} ({first_line(error)})"
+        raise BakeoffError(text) from error
 
 
 def switch(switches: Mapping[str, bool]) -> None:
@@ -126,7 +143,8 @@ class Measured:
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder, self.description = folder, description
         artifact = artifact_of(folder, description)
-        self._loaded = load(artifact, description["loader"])  # its weights and kernels are what calls work with
+        with libraries_named(folder):
+            self._loaded = load(artifact, description["loader"])  # its weights and kernels are what calls work with
         self.execution: Execution = self._loaded.execution()
         self.synchronise: Callable[[], object] = tuple
         if "torch" not in description["imports"]:
@@ -164,10 +182,14 @@ class Measured:
 
 
 def main(folder: Path) -> int:
-    """Load a folder, check it, and measure it. Return 1 if an output is wrong."""
-    description = read(folder)
-    set_process_up(folder, description)
-    measured = Measured(folder, description)
+    """Load a folder, check it, and measure it. Return 1 if an output is wrong, and 2 if it does not load."""
+    try:
+        description = read(folder)
+        set_process_up(folder, description)
+        measured = Measured(folder, description)
+    except BakeoffError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
     if not measured.check():
         return 1
     measured.measure()

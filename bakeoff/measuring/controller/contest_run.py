@@ -1,6 +1,7 @@
 """Measuring one contest: in each epoch every cell in a process of its own, in rounds of bursts; then a record each."""
 
 import contextlib
+import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from bakeoff.measuring.controller.rounds import (
     round_rules,
 )
 from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.measuring.controller.server_start import signals_answered_by
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import PlanStep
@@ -79,7 +81,6 @@ class ContestRun:
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
         self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
-        self._is_interrupted = False
         self._ended = 0  # so many cells have their records
         self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
@@ -259,11 +260,8 @@ class ContestRun:
         start_s = self._machine.now_s() - launched_s if epoch.number else 0.0  # the first one also builds
         epoch.holds_all &= not epoch.waiting
         if len(epoch.alive) > len(epoch.staying):
-            if not self._is_interrupted:
-                self._await_quiet()
+            self._await_quiet()
             self._run_rounds(epoch, start_s)
-            if self._is_interrupted:
-                raise KeyboardInterrupt
             if self._run.load is not None:
                 self._run_load(epoch, self._run.load)
         stays = epoch.waiting and len(epoch.alive) > 1
@@ -291,11 +289,15 @@ class ContestRun:
             if epoch.number or epoch.staying or len(start.built) < 2:
                 raise
             # a build of minutes, such as TensorRT's, must not take the answer about the others
-            self._run.progress.note("interrupted: what is built is measured now, for some seconds (Ctrl-C ends that)")
-            self._is_interrupted = True
+            text = f"interrupted: what is built is measured for up to {LAST_ROUNDS_S:.0f} s; Ctrl-C again ends that"
+            self._run.progress.note(text)
             now_s = self._machine.now_s()
             self._time_plan.contest_ends_s = min(self._time_plan.contest_ends_s, now_s + LAST_ROUNDS_S)
-            start.start_built(now_s + LAST_WARM_UPS_S)
+            with signals_answered_by(signal.default_int_handler):
+                start.start_built(now_s + LAST_WARM_UPS_S)
+                epoch.holds_all &= not epoch.waiting
+                self._run_rounds(epoch, start_s=0.0)
+            raise
 
     def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """End the cell with its record and return True if the run's time budget leaves no time for it."""

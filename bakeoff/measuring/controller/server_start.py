@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from types import FrameType
+from typing import IO, Any, Self
 
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.variables import allowed_variables
@@ -174,15 +176,20 @@ def early_servers(number: int) -> Iterator[None]:
             discard_early()
 
 
-@contextlib.contextmanager
-def signals_ignored() -> Iterator[None]:
+def signals_ignored() -> AbstractContextManager[None]:
     """Have SIGINT and SIGTERM pass, for what is quick and must come to its end. Many send one right after the other."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    return signals_answered_by(signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def signals_answered_by(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Answer SIGINT and SIGTERM so inside of the block, which the main thread runs."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def discard_early() -> None:

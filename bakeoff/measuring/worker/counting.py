@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bakeoff.backends import fast_path
 from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.backends.torch_profiling import around_modules
 from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
-from bakeoff.truth.plain_dispatch import keep_compiler_out
 from bakeoff.truth.witnesses import jumps
 
 aten = torch.ops.aten
