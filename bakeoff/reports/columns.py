@@ -11,49 +11,43 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import (
-    Accuracy,
     Cell,
-    DeviceTime,
-    Energy,
     Extent,
-    KernelTimes,
     Latency,
-    Memory,
     Phase,
     Placement,
-    Process,
     Ratio,
     Record,
-    Roofline,
     Status,
-    Throughput,
-    WarmUp,
 )
 from bakeoff.records.text import first, listed, one_line, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, csv_field
+from bakeoff.reports.tables import Column, Surface, T, csv_field
 
 NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
 
-_LATENCY = OptionalField[CellJudgement, Latency](lambda row: row.record.latency)
-_THROUGHPUT = OptionalField[CellJudgement, Throughput](lambda row: row.record.throughput)
-_ROOFLINE = OptionalField[CellJudgement, Roofline](lambda row: row.record.roofline)
-_DEVICE_TIME = OptionalField[CellJudgement, DeviceTime](lambda row: row.record.device_time)
-_KERNEL_TIMES = OptionalField[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
-_ENERGY = OptionalField[CellJudgement, Energy](lambda row: row.record.energy)
-_EVALUATED = OptionalField[CellJudgement, Metrics](lambda row: row.record.metrics)
-_WARM_UP = OptionalField[CellJudgement, WarmUp](lambda row: row.record.warm_up)
-_WARM_START = OptionalField[CellJudgement, Process](lambda row: row.record.warm_start)
-_MEMORY = OptionalField[CellJudgement, Memory](lambda row: row.record.memory)
-_ACCURACY = OptionalField[CellJudgement, Accuracy](lambda row: row.record.accuracy)
+def _of_record(read: Callable[[Record], T | None]) -> OptionalField[CellJudgement, T]:
+    return OptionalField(lambda row: read(row.record))
+
+
+_LATENCY = _of_record(lambda record: record.latency)
+_THROUGHPUT = _of_record(lambda record: record.throughput)
+_ROOFLINE = _of_record(lambda record: record.roofline)
+_DEVICE_TIME = _of_record(lambda record: record.device_time)
+_KERNEL_TIMES = _of_record(lambda record: record.kernel_times)
+_ENERGY = _of_record(lambda record: record.energy)
+_EVALUATED = _of_record(lambda record: record.metrics)
+_WARM_UP = _of_record(lambda record: record.warm_up)
+_WARM_START = _of_record(lambda record: record.warm_start)
+_MEMORY = _of_record(lambda record: record.memory)
+_ACCURACY = _of_record(lambda record: record.accuracy)
 _SPEEDUP = OptionalField[CellJudgement, Ratio](lambda row: row.speedup)
 _OVER_OWN_BUILD = OptionalField[CellJudgement, Ratio](lambda row: row.over_own_build)
-_PLACEMENT = OptionalField[CellJudgement, Placement](lambda row: row.record.placement)
+_PLACEMENT = _of_record(lambda record: record.placement)
 
 
 def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
