@@ -11,16 +11,7 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.schema import (
-    Cell,
-    Extent,
-    Latency,
-    Phase,
-    Placement,
-    Ratio,
-    Record,
-    Status,
-)
+from bakeoff.records import schema
 from bakeoff.records.text import first, listed, one_line, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
@@ -30,7 +21,7 @@ NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
 
-def _of_record(read: Callable[[Record], T | None]) -> OptionalField[CellJudgement, T]:
+def _of_record(read: Callable[[schema.Record], T | None]) -> OptionalField[CellJudgement, T]:
     return OptionalField(lambda row: read(row.record))
 
 
@@ -45,8 +36,8 @@ _WARM_UP = _of_record(lambda record: record.warm_up)
 _WARM_START = _of_record(lambda record: record.warm_start)
 _MEMORY = _of_record(lambda record: record.memory)
 _ACCURACY = _of_record(lambda record: record.accuracy)
-_SPEEDUP = OptionalField[CellJudgement, Ratio](lambda row: row.speedup)
-_OVER_OWN_BUILD = OptionalField[CellJudgement, Ratio](lambda row: row.over_own_build)
+_SPEEDUP = OptionalField[CellJudgement, schema.Ratio](lambda row: row.speedup)
+_OVER_OWN_BUILD = OptionalField[CellJudgement, schema.Ratio](lambda row: row.over_own_build)
 _PLACEMENT = _of_record(lambda record: record.placement)
 
 
@@ -154,7 +145,7 @@ def _latency() -> list[Column[CellJudgement]]:
     group = "Latency"
 
     def percentile(
-        heading: str, csv: str, read: Callable[[Latency], float | None], surfaces: Surface = Surface.NONE
+        heading: str, csv: str, read: Callable[[schema.Latency], float | None], surfaces: Surface = Surface.NONE
     ) -> Column[CellJudgement]:
         value = _LATENCY(read)
 
@@ -252,7 +243,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     ]  # fmt: skip
 
 
-def _span(cell: Cell) -> str | None:
+def _span(cell: schema.Cell) -> str | None:
     """Return `seq=16:128`, the sizes that a dynamic build serves."""
     return ",".join(f"{name}={each.low}:{each.high}" for name, each in cell.dynamic.items()) or None
 
@@ -325,7 +316,7 @@ def _shortest_to_longest(builds_s: Sequence[float]) -> str:
     return f"{ends}, of {len(builds_s)}"
 
 
-def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
+def seconds_of_phases(phases: Sequence[schema.Phase]) -> dict[str, float]:
     """Return the seconds of each phase by its name; a phase can come twice."""
     seconds: dict[str, float] = {}
     for phase in phases:
@@ -341,7 +332,7 @@ def _phases(row: CellJudgement) -> str:
     )
 
 
-def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
+def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
     kinds = {kind for record in records if (kind := number_format.peak_memory(record)[1])}
     group, resident, device = (
         "Memory",
@@ -379,7 +370,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
     def outputs(row: CellJudgement) -> str:
-        wrong = "accepted" if row.record.status is Status.OK else "wrong"
+        wrong = "accepted" if row.record.status is schema.Status.OK else "wrong"
         return NONE if row.record.accuracy is None else wrong if is_bad(row) else "right"
 
     def error(row: CellJudgement) -> str:
@@ -475,15 +466,15 @@ def _flips(metric: MetricJudgement) -> str:
 def _placement() -> list[Column[CellJudgement]]:
     group = "Placement"
 
-    def joined(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+    def joined(read: Callable[[schema.Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
         return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
 
-    def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
+    def as_json(read: Callable[[schema.Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
         """Write JSON, so that no name of an engine can be taken for a separator."""
         return lambda row: _json(read(row.record.placement)) if row.record.placement else None
 
     def is_bad(row: CellJudgement) -> bool:
-        return row.record.placement is not None and row.record.placement.extent is not Extent.FULL
+        return row.record.placement is not None and row.record.placement.extent is not schema.Extent.FULL
 
     def note(row: CellJudgement) -> str:
         placement = row.record.placement

@@ -24,15 +24,6 @@ from bakeoff.backends.reasons import failure_of, is_out_of_memory, says_nothing,
 from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import isolation, messages
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Built,
-    CellJob,
-    MeasurePackagedCell,
-    PhaseBegun,
-    PhaseEnded,
-    ReadyToBuild,
-)
 from bakeoff.measuring.variables import is_withheld
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.around import AroundModel
@@ -65,7 +56,7 @@ from bakeoff.truth.reference import traits_in
 @dataclass
 class WorkerContext:
     connection: Connection
-    job: CellJob
+    job: messages.CellJob
     workspace: Path  # this worker's own folder
     cell: Cell
     backend: Backend
@@ -86,7 +77,7 @@ class WorkerContext:
     build_begun_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
+    def begin(cls, connection: Connection, job: messages.CellJob, workspace: Path) -> Self:
         """Get everything that a cell needs but its model.
 
         Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
@@ -96,14 +87,14 @@ class WorkerContext:
         phases = Phases(connection)
         backend = backends.create(cell.backend)
         with phases.announced("probe"):
-            if isinstance(job, MeasurePackagedCell):
+            if isinstance(job, messages.MeasurePackagedCell):
                 assert isinstance(backend, AheadOfTime)
                 available = backend.available_to_load(cell.device)
             else:
                 available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
-        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
+        if not isinstance(job, messages.MeasurePackagedCell):  # which builds nothing
             with phases.announced("import"):
                 for name in backend.imports:
                     importlib.import_module(name)
@@ -159,19 +150,19 @@ class WorkerContext:
 
     def await_turn(self) -> None:
         """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
-        messages.send(self.connection, ReadyToBuild())
+        messages.send(self.connection, messages.ReadyToBuild())
         messages.receive_command(self.connection)
         self.build_begun_s = time.monotonic()
         self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
-        builds = not isinstance(self.job, MeasurePackagedCell)
+        builds = not isinstance(self.job, messages.MeasurePackagedCell)
         if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
             trust_vector_instructions(checks.answers)
 
-    def await_warm_up(self) -> BeginWarmUp:
+    def await_warm_up(self) -> messages.BeginWarmUp:
         """Wait for this worker's turn to warm up, in which no other worker builds anew."""
-        messages.send(self.connection, Built(seconds=self.building_s))
+        messages.send(self.connection, messages.Built(seconds=self.building_s))
         command = messages.receive_command(self.connection)
-        assert isinstance(command, BeginWarmUp)
+        assert isinstance(command, messages.BeginWarmUp)
         return command
 
     @property
@@ -242,15 +233,15 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """Announce and time a phase, with its work on the device."""
         assert self.clock is not None
-        messages.send(self._connection, PhaseBegun(name=name))
+        messages.send(self._connection, messages.PhaseBegun(name=name))
         with self.clock.timed() as seconds:
             yield
-        messages.send(self._connection, PhaseEnded(name=name, seconds=seconds[0]))
+        messages.send(self._connection, messages.PhaseEnded(name=name, seconds=seconds[0]))
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
         """Announce a phase that costs a user nothing."""
-        messages.send(self._connection, PhaseBegun(name=name))
+        messages.send(self._connection, messages.PhaseBegun(name=name))
         yield
 
 
