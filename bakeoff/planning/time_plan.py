@@ -25,6 +25,9 @@ BETWEEN_BURSTS_S = 0.02
 USUAL_SHARE_THAT_STAYS = 0.5
 """In a race about half of the further processes are not needed, because their cells are beaten."""
 
+USUAL_WARM_UP_S = 2.0
+"""Seconds for which a built cell is called until its latency is steady, while it has not been called yet."""
+
 USUAL_FRESH_START_S = 3.0
 """Seconds from the start of a process to its tenth answer, and its end. Most of it is torch's import."""
 
@@ -36,6 +39,11 @@ USUAL_FURTHER_PROCESSES = 2
 
 RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
+
+
+ROUNDS_SHARE = 0.25
+"""So much of a contest's time is kept from builds for the rounds of those that are built, where these need it all. More
+is kept only for the fewest rounds that rank."""
 
 
 class PlanStep(StrEnum):
@@ -66,13 +74,14 @@ class TimePlan:
         self.budget_ends_s = budget_ends_s
         self.contest_ends_s = budget_ends_s
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
-        self._contest_id = ""
+        self._contest_id, self._contest_begun_s = "", 0.0
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
         self._usual_s = USUAL_S | {
             PlanStep.LOAD: load.turns_s(sampling.processes) if load else 0.0,
             PlanStep.SETTINGS: load.once_s if load else 0.0,
         }
         self._sampling = sampling
+        self._warm_up_s = min(USUAL_WARM_UP_S, sampling.warm_up_limit_s)
         self._call_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[PlanStep, str]]] = {}
         self._may_follow: dict[str, tuple[Sequence[str], int]] = {}  # cells and processes beyond the steps ahead
@@ -126,7 +135,7 @@ class TimePlan:
 
     def begin(self, contest_id: str, now_s: float) -> None:
         """Give the contest its share of the time that the budget has left, by what each contest is expected to take."""
-        self._contest_id = contest_id
+        self._contest_id, self._contest_begun_s = contest_id, now_s
         total_s = self.left_s()
         share = self._left_of(contest_id) / total_s if total_s else 1.0
         self.contest_ends_s = now_s + (self.budget_ends_s - now_s) * share if self.has_budget else math.inf
@@ -194,11 +203,14 @@ class TimePlan:
         )
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
-        """Return when this cell must be built: it and the cells `alive` still take some rounds, and have metrics."""
+        """Return when this cell must be built: it and those `alive` still warm up, take rounds, and have metrics."""
         if not self.has_budget:
             return math.inf
-        share = min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        return self.rounds_end_s([*alive, label]) - share * self.seconds_of(PlanStep.ROUNDS, [*alive, label])
+        labels = [*alive, label]
+        rounds_s, given_s = self.seconds_of(PlanStep.ROUNDS, labels), self.contest_ends_s - self._contest_begun_s
+        fewest_s = rounds_s * min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
+        warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, each] for each in labels)
+        return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell would be built in time.

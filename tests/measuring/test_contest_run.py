@@ -719,6 +719,26 @@ def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_meas
     assert run.records["eager"].latency
 
 
+def test_a_build_of_minutes_comes_last_in_a_budget_and_takes_no_answer(tmp_path: Path) -> None:
+    """It warms up nothing beside it, and so it would take the time of all others."""
+    names = ("eager", "inductor", "onnx", "tensorrt")
+    scripts = {label: Script(seconds_per_start=400.0 if label == "tensorrt" else 8.0) for label in names}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU, budget_s=60.0)
+    assert run.ended_s <= 60.0
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert statuses == dict.fromkeys(names[:3], Status.OK) | {"tensorrt": Status.TIMEOUT}
+
+
+def test_a_budget_that_is_too_short_for_all_leaves_out_those_that_build_longest(tmp_path: Path) -> None:
+    """How long calls are is known when the first cell is warm, and then all others are loaded."""
+    names = ("eager", "torchscript", "onnx", "inductor", "aotinductor")
+    scripts = {label: Script(level_ms=500.0, seconds_per_start=2.0, seconds_per_burst=2.5) for label in names}
+    size, plan = Memory(peak_resident_bytes=1), replace(plan_of(1), burst_calls=5)
+    run = run_contest(tmp_path, scripts, plan, cores=16, budget_s=50.0, reference_memory=size)
+    reached = {label for label, record in run.records.items() if record.status is Status.OK}
+    assert {"eager", "torchscript"} <= reached and "aotinductor" not in reached
+
+
 @pytest.mark.parametrize("stage", ["burst 2", "burst 7", "further", "finish"])
 def test_a_measurement_that_hangs_beyond_the_budget_ends_and_what_was_measured_counts(
     tmp_path: Path, stage: str

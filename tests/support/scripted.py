@@ -213,7 +213,7 @@ class ScriptedWorker:
             PhaseBegun(name="warm-up"),
             ready_with(
                 self._script.answers.get((self._number, "start"), RIGHT),
-                warm_up=WarmUp(calls=10, seconds=seconds, steady=True),
+                warm_up=WarmUp(calls=10, seconds=max(seconds, 10 * self._script.level_ms / 1e3), steady=True),
                 memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
             ),
         )

@@ -3,8 +3,8 @@
 - A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
 - On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
   themselves, and so does every build on a CPU. Their times would mean nothing otherwise. TensorRT builds for minutes:
-  those build beside it that try out no kernels. Under a budget on a busy machine the first two
-  build side by side on a CPU, too, and one warms up beside the other.
+  those build beside it that try out no kernels, but under a budget it comes last. Under a budget on a busy machine the
+  first two build side by side on a CPU, too, and one warms up beside the other.
 - Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
   cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
   Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
@@ -65,7 +65,8 @@ class Epoch:
         return bool(self.waiting or self.displaced)
 
 
-BEFORE_WARM_UP = (ProcessStage.LOADING, ProcessStage.LOADED, ProcessStage.BUILDING)
+TO_BUILD = (ProcessStage.LOADING, ProcessStage.LOADED)
+BEFORE_WARM_UP = (*TO_BUILD, ProcessStage.BUILDING)
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
@@ -322,6 +323,8 @@ class GroupStart:
         if self._shares_cores and not cell_run.builds_alone:
             return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
         if self._shares_cores and cell_run.tunes_beside_builds:
+            if self._run.time_plan.has_budget:  # nothing warms up beside it, and it may take all that is left
+                return all(other.tunes_beside_builds for other in self._starting) and not building
             tuning = any(other.builds_alone for other in building)
             return not (tuning or self._at(ProcessStage.WARMING_UP))
         if self._is_short_of_time and len(self._epoch.alive) + self._busy <= 2:
@@ -335,7 +338,9 @@ class GroupStart:
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
                 continue  # other builds need not wait for the headers
-            if self._end_if_late(cell_run, self._alive(besides=cell_run)):
+            later = self._starting[self._starting.index(cell_run) :]  # these get what it leaves
+            before = [other for other in self._alive() if other not in later or other.process.stage not in TO_BUILD]
+            if self._end_if_late(cell_run, before):
                 self._starting.remove(cell_run)  # what was built before it has taken the time
                 continue
             cell_run.resume()  # one that was launched ahead is stopped
