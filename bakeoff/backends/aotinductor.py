@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends import cuda_graph, quantising
+from bakeoff.backends import cuda_graph, inductor, quantising
 from bakeoff.backends.base import (
     CUDA_GRAPH,
     DEFAULT,
@@ -27,16 +27,6 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import use_exportable_experts
-from bakeoff.backends.inductor import (
-    AUTOTUNED,
-    FREEZING,
-    FROZEN,
-    Inductor,
-    InductorLog,
-    against_freezing,
-    compiler_available,
-    generated_and_called,
-)
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
 from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
@@ -87,25 +77,25 @@ class AOTInductor(AheadOfTime):
         Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda"), built_as=DEFAULT),
         # a captured graph takes no locks and events
         Mode(CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True, built_as=DEFAULT),
-        Mode(FREEZING, {"freezing": True}, Suits("cpu")),
-        Mode(AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
+        Mode(inductor.FREEZING, {"freezing": True}, Suits("cpu")),
+        Mode(inductor.AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
     )
 
     def reason_against(self, cell: Cell) -> str:
-        if cell.mode in FROZEN and cell.device.is_cuda:
+        if cell.mode in inductor.FROZEN and cell.device.is_cuda:
             return f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}"
-        if cell.mode in FROZEN and cell.precision.is_quantised:
-            return f"{against_freezing(cell)}: use {self.name}"
+        if cell.mode in inductor.FROZEN and cell.precision.is_quantised:
+            return f"{inductor.against_freezing(cell)}: use {self.name}"
         return ""
 
     def available(self, device: Device) -> Availability:
-        return Inductor().available(device) and compiler_available()
+        return inductor.Inductor().available(device) and inductor.compiler_available()
 
     def available_to_load(self, device: Device) -> Availability:
         return torch_available(device)  # compilers have done their work
 
     def times_kernels(self, cell: Cell) -> bool:
-        return cell.mode == AUTOTUNED
+        return cell.mode == inductor.AUTOTUNED
 
     def precompile(self, device: Device) -> None:
         if not device.is_cuda:
@@ -182,12 +172,12 @@ class AOTInductor(AheadOfTime):
             naming = naming_kernels(context.for_profile, within_flat)
             if context.for_profile:
                 configs |= options_for_names()
-            with context.phase("compile"), prepared.compiling(), naming as named, InductorLog() as log:
+            with context.phase("compile"), prepared.compiling(), naming as named, inductor.InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs
                 )
         account = {
-            "engines": generated_and_called(),
+            "engines": inductor.generated_and_called(),
             "attention": log.attention,
             "fallbacks": log.kept_by_pytorch,
             "layers": prepared.layers,

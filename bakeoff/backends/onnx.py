@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends import onnx_plugins, onnx_quantising, onnx_traps, weight_only
+from bakeoff.backends import exporting, onnx_plugins, onnx_quantising, onnx_traps, weight_only
 from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
@@ -32,14 +32,6 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.eager import torch_available
-from bakeoff.backends.exporting import (
-    OnnxModel,
-    convolves,
-    export_onnx,
-    exported_before,
-    model_at,
-    use_exportable_experts,
-)
 from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.runtime import onnx as runtime
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, literal, spelled
@@ -224,12 +216,12 @@ class Onnx(Backend):
             onnxruntime.preload_dlls()  # cuDNN and cuBLAS from torch's wheels
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
-        experts = use_exportable_experts(module)
-        exported = exported_before(context.workspace)
+        experts = exporting.use_exportable_experts(module)
+        exported = exporting.exported_before(context.workspace)
         if exported is None:
             with context.phase("export"):
                 opset: Any = self.mode(cell.mode).options.get("opset")
-                exported = export_onnx(module, inputs, context.workspace, opset, context.open_axes)
+                exported = exporting.export_onnx(module, inputs, context.workspace, opset, context.open_axes)
                 if cell.precision is Precision.INT8:
                     exported = onnx_quantising.static_onnx(
                         exported,
@@ -240,7 +232,7 @@ class Onnx(Backend):
                     )
                 elif cell.precision.is_weight_only:
                     weight_only.onnx_weights(exported, cell.precision, self.mode(cell.mode).options)
-            if not convolves(exported.path):
+            if not exporting.convolves(exported.path):
                 (context.workspace / NO_CONVOLUTIONS).touch()
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
@@ -257,7 +249,7 @@ class Onnx(Backend):
 
 
 def _names_in(path: Path) -> Names:
-    exported = model_at(path)
+    exported = exporting.model_at(path)
     return exported.input_names, exported.output_names
 
 
@@ -315,7 +307,7 @@ class Sessions:
     """Opens sessions on one exported model, with the options of the cell."""
 
     def __init__(
-        self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
+        self, exported: exporting.OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
     ) -> None:
         self.exported = exported
         self.context = context

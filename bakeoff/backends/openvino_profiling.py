@@ -12,25 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bakeoff.backends import profiling
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
 from bakeoff.backends.onnx_profiling import graph_of, nodes_at
-from bakeoff.backends.profiling import (
-    MOVE,
-    NOBODY,
-    ROUNDED_OFF,
-    WARMING_CALLS,
-    EngineNode,
-    GraphNode,
-    Kind,
-    NodeProfiler,
-    Owner,
-    TracedSpan,
-    in_order,
-    in_sequence,
-    owner_of,
-    steps_of,
-    within_flat,
-)
 
 EMPTY_CALLS = 200
 """Calls of an empty model, which tell what a request takes beside its nodes."""
@@ -46,7 +30,7 @@ MOVES = frozenset(("Reorder", "Convert", "MemoryInput", "MemoryOutput"))
 class Converted:
     """The nodes of torch's or ONNX's graph, by the names that OpenVINO builds its own names from."""
 
-    graph: dict[str, GraphNode] = field(default_factory=dict)
+    graph: dict[str, profiling.GraphNode] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # further names of nodes
 
 
@@ -75,8 +59,8 @@ def noting_modules() -> Iterator[Converted]:
             inputs = tuple(each.name for each in node.all_input_nodes if each.name in varying)
             if inputs or node.op == "placeholder":
                 varying.add(node.name)
-            modules = (within_flat(module_of_node(node)),) if node.meta.get("nn_module_stack") else ()
-            converted.graph[node.name] = GraphNode(modules, inputs, computes_nothing(node))
+            modules = (profiling.within_flat(module_of_node(node)),) if node.meta.get("nn_module_stack") else ()
+            converted.graph[node.name] = profiling.GraphNode(modules, inputs, computes_nothing(node))
         return decoder
 
     TorchFXPythonDecoder.from_exported_program = staticmethod(noting)
@@ -105,7 +89,7 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
     return nodes
 
 
-def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[RuntimeNode, Owner]:
+def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[RuntimeNode, profiling.Owner]:
     """Return what each node computes for.
 
     OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
@@ -116,11 +100,14 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[Runtim
     for node in nodes:
         sources = (node.name, *(name for name in node.fused_from if name not in names))
         keys = (name.partition("/")[0] for name in sources)
-        steps = in_order(converted.names.get(key, key) for key in keys)
+        steps = profiling.in_order(converted.names.get(key, key) for key in keys)
         known = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
-        engine[node.name] = EngineNode(known, node.inputs, node.kind in MOVES)
-    works_for = steps_of(engine, graph)
-    return {node: MOVE if node.kind in MOVES else owner_of(works_for[node.name], graph) for node in nodes}
+        engine[node.name] = profiling.EngineNode(known, node.inputs, node.kind in MOVES)
+    works_for = profiling.steps_of(engine, graph)
+    return {
+        node: profiling.MOVE if node.kind in MOVES else profiling.owner_of(works_for[node.name], graph)
+        for node in nodes
+    }
 
 
 Means = Mapping[str, tuple[str, float]]
@@ -132,8 +119,8 @@ def means_of(infos: Sequence[Any]) -> Means:
 
 
 def spans_between(
-    before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, Owner]
-) -> list[TracedSpan]:
+    before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, profiling.Owner]
+) -> list[profiling.TracedSpan]:
     """Return the mean of the calls that came after the first `calls_before`, from means over all calls.
 
     OpenVINO tells how long each node took and not when it began: the spans follow in order.
@@ -142,19 +129,21 @@ def spans_between(
     def lasted_us(name: str, mean_us: float) -> float:
         return (mean_us * calls - before.get(name, ("", 0.0))[1] * calls_before) / (calls - calls_before)
 
-    return in_sequence(
-        (kind, owners.get(name, MOVE if kind in MOVES else NOBODY), lasted_us(name, mean_us))
+    return profiling.in_sequence(
+        (kind, owners.get(name, profiling.MOVE if kind in MOVES else profiling.NOBODY), lasted_us(name, mean_us))
         for name, (kind, mean_us) in after.items()
     )
 
 
-def lost_in_rounding(missing_us: float, reached_us: float, owners: Collection[Owner]) -> list[TracedSpan]:
+def lost_in_rounding(
+    missing_us: float, reached_us: float, owners: Collection[profiling.Owner]
+) -> list[profiling.TracedSpan]:
     """Return what is missing of a call as spans of its nodes, the same for each and up to a microsecond.
 
     OpenVINO cuts each time to whole microseconds, and their mean again: a node loses a microsecond on average.
     """
     lost_us = min(1.0, missing_us / len(owners)) if owners else 0.0
-    return in_sequence(((ROUNDED_OFF, owner, lost_us) for owner in owners), begun_us=reached_us)
+    return profiling.in_sequence(((profiling.ROUNDED_OFF, owner, lost_us) for owner in owners), begun_us=reached_us)
 
 
 def time_of_empty_call_us() -> float:
@@ -175,7 +164,7 @@ def time_of_empty_call_us() -> float:
     return statistics.fmean(sorted(latencies_ns)[: EMPTY_CALLS // 4]) / 1e3
 
 
-class RequestProfiler(NodeProfiler):
+class RequestProfiler(profiling.NodeProfiler):
     """The same model compiled once more, with OpenVINO's performance counters."""
 
     source = "OpenVINO's get_profiling_info, in whole microseconds for each node"
@@ -193,21 +182,23 @@ class RequestProfiler(NodeProfiler):
         self._walls_us: list[float] = []
 
     def run(self) -> None:
-        if self._calls == WARMING_CALLS:
+        if self._calls == profiling.WARMING_CALLS:
             self._warm = means_of(self._request.get_profiling_info())
         begun_ns = time.perf_counter_ns()
         self._request.infer(share_outputs=True)
         self._walls_us.append((time.perf_counter_ns() - begun_ns) / 1e3)
         self._calls += 1
 
-    def calls(self) -> list[list[TracedSpan]]:
+    def calls(self) -> list[list[profiling.TracedSpan]]:
         means = means_of(self._request.get_profiling_info())
-        spans = spans_between(self._warm, min(WARMING_CALLS, self._calls - 1), means, self._calls, self.owners)
+        spans = spans_between(
+            self._warm, min(profiling.WARMING_CALLS, self._calls - 1), means, self._calls, self.owners
+        )
         ended_us = sum(span.lasted_us for span in spans)
         name = "OpenVINO's request, as of an empty model"
-        request = Owner((), Kind.FRAMEWORK).span(name, ended_us, time_of_empty_call_us())
+        request = profiling.Owner((), profiling.Kind.FRAMEWORK).span(name, ended_us, time_of_empty_call_us())
         spans.append(request)
-        walls_us = sorted(self._walls_us[WARMING_CALLS:] or self._walls_us)
+        walls_us = sorted(self._walls_us[profiling.WARMING_CALLS :] or self._walls_us)
         wall_us = statistics.fmean(walls_us[: max(1, len(walls_us) // 4)])  # others may have held up the rest
         missing_us = wall_us - ended_us - request.lasted_us
         return [[*spans, *lost_in_rounding(missing_us, request.lasted_us + ended_us, self.owners.values())]]

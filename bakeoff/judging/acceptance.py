@@ -50,8 +50,5 @@ class Acceptance:
         return accuracy.is_only_inexact and bool(limits) and all(limit.holds_for(accuracy) for limit in limits)
 
 
-ACCEPTS_NOTHING = Acceptance()
-
-
 def _may_be_evaluated(accuracy: Accuracy, precision: Precision) -> bool:
     return accuracy.is_only_inexact and (precision.is_quantised or precision.is_16_bit)

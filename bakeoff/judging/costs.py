@@ -20,17 +20,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Literal
 
+from bakeoff.judging import decision
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
-from bakeoff.judging.decision import (
-    CALLED,
-    FEWEST_PROCESSES,
-    MARGIN,
-    MARGIN_UNPAIRED,
-    TIE_MARGIN,
-    WIDE_LEAD_CONFIDENCE,
-    is_over_processes,
-    relation,
-)
 from bakeoff.judging.disturbance import is_starved
 from bakeoff.judging.estimate import interval_at
 from bakeoff.judging.ranking import Ranking
@@ -42,7 +33,7 @@ STARTS: tuple[Start, ...] = ("cold", "warm")
 HORIZON = tuple(10**power for power in range(8))
 """Tables have a row for each of these numbers of calls: 1 to ten million."""
 
-TIMED_ONCE_MARGIN = MARGIN_UNPAIRED
+TIMED_ONCE_MARGIN = decision.MARGIN_UNPAIRED
 """The share by which starting may be longer or shorter by chance."""
 
 
@@ -147,10 +138,12 @@ class CallsScore(Score):
         nothing is known of its steady latency.
         """
         line, best = self.lines[slow], self.lines[fast]
-        ends = _ends(line, best, _believed(self.steady.ratio(slow, fast), WIDE_LEAD_CONFIDENCE), with_starts=True)
+        ends = _ends(
+            line, best, _believed(self.steady.ratio(slow, fast), decision.WIDE_LEAD_CONFIDENCE), with_starts=True
+        )
         nothing_known = line.at(0.0, 1 / line.start_factor), best.at(1.0, best.start_factor)
         shortest, longest_best = ends[1] if ends else nothing_known
-        return shortest.total_s(self.calls) >= longest_best.total_s(self.calls) * (1 + TIE_MARGIN)
+        return shortest.total_s(self.calls) >= longest_best.total_s(self.calls) * (1 + decision.TIE_MARGIN)
 
     def is_apart(self, fast: str, slow: str) -> bool:
         return self.is_beaten(fast, slow)
@@ -249,7 +242,7 @@ def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
         return BreakEven(calls, None, None, is_established=False)
     slowest, fastest = (one.break_even(other) for one, other in ends)
     agree = (slowest is None) == (calls is None) == (fastest is None)
-    differ = relation(steady) in CALLED
+    differ = decision.relation(steady) in decision.CALLED
     return BreakEven(calls, fastest, slowest, is_established=differ and agree)
 
 
@@ -331,14 +324,14 @@ def _believed(steady: Ratio, confidence: float) -> Ratio:
     It is the 95 % interval if a verdict would call one of the two faster. Otherwise the steady latencies may be equal,
     and a winner must win by its start: the interval has this `confidence`, as for a verdict, and contains 1.
     """
-    if steady.ci95 is None or relation(steady) in CALLED:
+    if steady.ci95 is None or decision.relation(steady) in decision.CALLED:
         return steady
-    interval = interval_at(steady, confidence) if is_over_processes(steady) else steady.ci95
+    interval = interval_at(steady, confidence) if decision.is_over_processes(steady) else steady.ci95
     return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
 
 
 def _unseen(ratio: Ratio) -> float:
     """Return the margin for differences that the interval cannot contain."""
     if not ratio.paired:
-        return MARGIN_UNPAIRED
-    return MARGIN if ratio.processes < FEWEST_PROCESSES else 0.0
+        return decision.MARGIN_UNPAIRED
+    return decision.MARGIN if ratio.processes < decision.FEWEST_PROCESSES else 0.0

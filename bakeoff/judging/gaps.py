@@ -9,17 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bakeoff.judging import estimate
 from bakeoff.judging.decision import NARROW_LEAD, TIE_MARGIN
-from bakeoff.judging.estimate import (
-    LEAST_ERROR,
-    MAX_STANDARD_ERROR,
-    Turn,
-    common_rounds,
-    fastest,
-    medians_and_errors,
-    series_of,
-    shared_logs,
-)
 from bakeoff.records.schema import Burst
 
 MAX_STANDARD_ERROR_SHARE = 1 / 8
@@ -50,13 +41,13 @@ class Gap:
         return abs(self.log) >= math.log1p(NARROW_LEAD)
 
 
-def gap(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> Gap | None:
+def gap(fast: Mapping[tuple[int, int], estimate.Turn], slow: Mapping[tuple[int, int], estimate.Turn]) -> Gap | None:
     """Return the logarithm of slow / fast, or None if the two shared no round."""
-    logs = shared_logs(fast, slow)
+    logs = estimate.shared_logs(fast, slow)
     if not logs:
         return None
-    shared, calm = common_rounds(fast, slow)
-    (middle,), (error,) = medians_and_errors(np.array([logs]))
+    shared, calm = estimate.common_rounds(fast, slow)
+    (middle,), (error,) = estimate.medians_and_errors(np.array([logs]))
     return Gap(float(middle), float(error), len(calm) >= MIN_CALM_SHARE * len(shared))
 
 
@@ -65,10 +56,10 @@ def _gaps(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> tuple[
 
     Return None while that one has no bursts.
     """
-    turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
+    turns = [next(iter(series.values()), {}) for series in map(estimate.series_of, cells)]
     if not (any(turns) if bridge is None else turns[bridge]):
         return None
-    against = fastest(cells) if bridge is None else bridge
+    against = estimate.fastest(cells) if bridge is None else bridge
     others = {place: its_turns for place, its_turns in enumerate(turns) if its_turns and place != against}
     return against, {place: gap(turns[against], its_turns) for place, its_turns in others.items()}
 
@@ -93,7 +84,7 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
 
     def most_error(seen: Gap) -> float:
         share = share_of_wide if seen.is_wide else MAX_SHARE_OF_NARROW_LEAD
-        return max(MAX_STANDARD_ERROR, abs(seen.log) * share if bridge is None else 0.0)
+        return max(estimate.MAX_STANDARD_ERROR, abs(seen.log) * share if bridge is None else 0.0)
 
     open_ones = {place for place, gap in gaps.items() if gap and gap.error > most_error(gap)}
     return {against, *open_ones} if open_ones else set()
@@ -117,5 +108,5 @@ def is_clear(seen: Gap, most_error: float = math.inf) -> bool:
     Its standard error is at most an eighth of it and `most_error`, or no larger than `LEAST_ERROR`. Unless the gap is
     a wide lead, most rounds were undisturbed.
     """
-    error = max(LEAST_ERROR, min(abs(seen.log) * MAX_STANDARD_ERROR_SHARE, most_error))
+    error = max(estimate.LEAST_ERROR, min(abs(seen.log) * MAX_STANDARD_ERROR_SHARE, most_error))
     return seen.error <= error and (seen.is_wide or seen.is_calm)

@@ -15,36 +15,17 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records import schema
 from bakeoff.records.device import Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.load_samples import LoadWindow, ServingSettings
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import (
-    Accuracy,
-    AroundCall,
-    CallStage,
-    Ceilings,
-    Cell,
-    Conditions,
-    DeviceTime,
-    Energy,
-    Frozen,
-    Generated,
-    KernelTimes,
-    Memory,
-    Phase,
-    Placement,
-    Status,
-    Throughput,
-    WarmUp,
-    Work,
-)
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 
-class Message(Frozen):
+class Message(schema.Frozen):
     """Base of what travels. Each class below it has a field `kind` with the name of the class."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -55,7 +36,7 @@ class Message(Frozen):
 # --- jobs: what a worker is started for
 
 
-class Evaluation(Frozen):
+class Evaluation(schema.Frozen):
     """The user's own function that says how good a model is, and the form of a call of it."""
 
     function: str  # such as `/path/net.py:evaluate`
@@ -65,7 +46,7 @@ class Evaluation(Frozen):
 class CellJob(Message):
     """What the three jobs on one cell have in common. Each tells that it is `ReadyToBuild`, and waits for `Build`."""
 
-    cell: Cell
+    cell: schema.Cell
     reference: Path  # file with the outputs that the cell is checked against
     sampling: SamplingPlan
     shared_folder: Path  # holds the artefact, and is shared by all workers of the cell
@@ -101,7 +82,7 @@ class LookInto(CellJob):
 class ComputeReference(Message):
     """Compute the outputs that a contest's cells are checked against. It is answered by `ReferenceComputed`."""
 
-    cell: Cell
+    cell: schema.Cell
     reference: Path  # the file to write
     sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
     inputs: Path | None = None  # where the input sets are kept, for dynamic builds
@@ -116,7 +97,7 @@ class ComputeReference(Message):
 class EvaluateReference(Message):
     """Call the user's `evaluate` for eager in float32. It is answered by `Evaluated`."""
 
-    cell: Cell
+    cell: schema.Cell
     evaluation: Evaluation
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
 
@@ -124,13 +105,13 @@ class EvaluateReference(Message):
 class FindOpenAxes(Message):
     """Find the axes of inputs that vary with a cell's dynamic dimensions. It is answered by `AxesFound`."""
 
-    cell: Cell
+    cell: schema.Cell
 
 
 class ExportProgram(Message):
     """Write a cell's model as a program that torch loads without its source. It is answered by `Packaged`."""
 
-    cell: Cell
+    cell: schema.Cell
     program: Path  # the file to write
     pickles: bool = False  # the model itself, which needs the libraries of its code
     weights: str = ""  # as in `CellJob`
@@ -311,12 +292,12 @@ class Built(Event):
 class Ready(Event):
     """The cell is built, checked and warm."""
 
-    accuracy: Accuracy
-    generated: Generated | None = None
-    settle: Phase | None
-    warm_up: WarmUp
-    placement: Placement | None
-    memory: Memory
+    accuracy: schema.Accuracy
+    generated: schema.Generated | None = None
+    settle: schema.Phase | None
+    warm_up: schema.WarmUp
+    placement: schema.Placement | None
+    memory: schema.Memory
     precision_in_force: dict[str, JsonValue]
     settings: dict[str, JsonValue]
     versions: dict[str, str]
@@ -330,7 +311,7 @@ class Ready(Event):
 
 class BurstTaken(Event):
     samples_ns: list[int]
-    conditions: Conditions
+    conditions: schema.Conditions
 
 
 class TrafficWindow(Event):
@@ -339,19 +320,19 @@ class TrafficWindow(Event):
 
 
 class FurtherMeasured(Event):
-    throughput: Throughput | None = None
-    device_time: DeviceTime | None = None
-    energy: Energy | None = None
-    stages: list[CallStage] = Field(default_factory=list)
-    around: list[AroundCall] = Field(default_factory=list)
+    throughput: schema.Throughput | None = None
+    device_time: schema.DeviceTime | None = None
+    energy: schema.Energy | None = None
+    stages: list[schema.CallStage] = Field(default_factory=list)
+    around: list[schema.AroundCall] = Field(default_factory=list)
 
 
 class Finished(Event):
     """The cell was checked once more, and this worker is done."""
 
-    accuracy_after: Accuracy
-    placement: Placement | None
-    memory: Memory
+    accuracy_after: schema.Accuracy
+    placement: schema.Placement | None
+    memory: schema.Memory
     recompilations: int  # since it was ready
 
 
@@ -364,10 +345,10 @@ class Evaluated(Event):
 class KernelsTraced(Event):
     """It comes after `Finished`, so that a process that dies in a trace has told all else."""
 
-    times: KernelTimes | None  # None: nothing could be traced
+    times: schema.KernelTimes | None  # None: nothing could be traced
 
 
-class EagerCall(Frozen):
+class EagerCall(schema.Frozen):
     """How long a call of eager takes on a GPU, roughly."""
 
     call_ms: float
@@ -381,10 +362,10 @@ class Found(Event):
 
 
 class ReferenceComputed(Event):
-    work: Work | None
+    work: schema.Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
-    memory: Memory | None = None  # the peak of the process that computed the outputs in float64
+    memory: schema.Memory | None = None  # the peak of the process that computed the outputs in float64
     weights: str = ""  # digest of the model's, unless they are those at another size
     fingerprint: str = ""  # of the model, where builds and references are kept
     is_changed: bool = False  # the model, since an earlier run with the same fingerprint or since the interruption
@@ -399,7 +380,7 @@ class AxesFound(Event):
 
 
 class CeilingsMeasured(Event):
-    ceilings: Ceilings
+    ceilings: schema.Ceilings
 
 
 class TorchFacts(Event):
@@ -425,7 +406,7 @@ class Tried(Event):
 class Failed(Event):
     """The worker will not go on."""
 
-    status: Status
+    status: schema.Status
     failure: Failure
 
 

@@ -23,15 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bakeoff.models import source_code
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Inputs, Sizes, call_of
-from bakeoff.models.source_code import (
-    constants_of,
-    dimension_of,
-    functions_of,
-    may_return_model_and_inputs,
-    parse,
-    with_constants,
-)
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 from bakeoff.records.text import listed
@@ -46,19 +39,21 @@ def has_form(path: Path) -> bool:
 
 def require_whole_form(path: Path) -> None:
     """Raise UsageError where a file has some of the three, and where no function can be its factory instead."""
-    lacking, functions = _lacking(path), functions_of(parse(path))
+    lacking, functions = _lacking(path), source_code.functions_of(source_code.parse(path))
     if "get_inputs" in lacking and "get_init_inputs" in lacking:
         return
-    if lacking and not any(may_return_model_and_inputs(each) for name, each in functions.items() if name not in FORM):
+    if lacking and not any(
+        source_code.may_return_model_and_inputs(each) for name, each in functions.items() if name not in FORM
+    ):
         parts = {name: f"{'class' if name == FORM[0] else 'function'} {name}" for name in FORM}
         has = listed([text for name, text in parts.items() if name not in lacking])
         raise UsageError(f"{path} has the {has}, and lacks the {listed([parts[name] for name in lacking])}")
 
 
 def _lacking(path: Path) -> list[str]:
-    tree = parse(path)
+    tree = source_code.parse(path)
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    return [name for name in FORM if name not in classes | functions_of(tree).keys()]
+    return [name for name in FORM if name not in classes | source_code.functions_of(tree).keys()]
 
 
 class ModelFile(UserModel):
@@ -73,11 +68,11 @@ class ModelFile(UserModel):
         self.description = (ast.get_docstring(model) or "a model of your own").partition("\n")[0]
 
     def _dimensions(self) -> dict[str, Dimension]:
-        constants = constants_of(self.tree)
-        return {name: dimension_of(self.name, name, value) for name, value in constants.items()}
+        constants = source_code.constants_of(self.tree)
+        return {name: source_code.dimension_of(self.name, name, value) for name, value in constants.items()}
 
     def _tree_for(self, dimensions: Sizes) -> ast.Module:
-        return with_constants(self.tree, dimensions)
+        return source_code.with_constants(self.tree, dimensions)
 
     def _make(self, module: ModuleType, dimensions: Sizes, seed: int) -> tuple[Any, list[Call]]:
         import torch

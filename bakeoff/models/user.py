@@ -35,22 +35,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.models import importing
+from bakeoff.models import importing, source_code
 from bakeoff.models.base import Dimension, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.example_inputs import calibration_of, unpacked, with_own_inputs, with_stages
 from bakeoff.models.seeding import seeded
-from bakeoff.models.source_code import (
-    big_libraries_of,
-    dimensions_of,
-    function_in,
-    functions_of,
-    imports_of,
-    may_return_model_and_inputs,
-    others_of,
-    parameters_of,
-    parse,
-    refuse_relative_imports,
-)
 from bakeoff.records.errors import UsageError, first_line, unknown
 
 if TYPE_CHECKING:
@@ -108,9 +96,9 @@ class UserCode:
         self.file = self.path.resolve()  # the process may change its folder
         self.folder = Path.cwd() if self.module else self.file.parent
         self.function = function
-        self.tree = parse(self.path)
+        self.tree = source_code.parse(self.path)
         if not self.module:
-            refuse_relative_imports(source, function, self.tree)
+            source_code.refuse_relative_imports(source, function, self.tree)
         self.definition = self._required(function)
 
     def defined(self, name: str) -> ast.FunctionDef | None:
@@ -119,14 +107,14 @@ class UserCode:
         Nothing is imported. `from package import name` is followed to where the function is written.
         """
         package = self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
-        return function_in(self.tree, name, package, importing.places_from(self.folder))
+        return source_code.function_in(self.tree, name, package, importing.places_from(self.folder))
 
     def _required(self, name: str) -> ast.FunctionDef:
         function = self.defined(name)
         if function is not None:
             return function
         factory = "A factory is a function that returns the model and the inputs of a call: def factory(batch: int = 1)"
-        match others_of(self.tree).get(name):
+        match source_code.others_of(self.tree).get(name):
             case ast.ClassDef():
                 raise UsageError(
                     f"{name} in {self.path} is a class. {factory}: return {name}(...), torch.randn(batch, ...)"
@@ -136,8 +124,8 @@ class UserCode:
                     f"{name} in {self.path}, line {line}, is not written with def at the top level, and Bakeoff reads "
                     f"the parameters before it runs the file. {factory}: return ..., torch.randn(batch, ...)"
                 )
-        functions = functions_of(self.tree)
-        has_factory = "factory" in functions or any(map(may_return_model_and_inputs, functions.values()))
+        functions = source_code.functions_of(self.tree)
+        has_factory = "factory" in functions or any(map(source_code.may_return_model_and_inputs, functions.values()))
         if functions and not has_factory:
             raise UsageError(f"no function {name} in {self.path}. {factory}: return ..., torch.randn(batch, ...)")
         raise unknown(f"top-level function of {self.path}", name, functions)
@@ -196,7 +184,7 @@ class UserModel(UserCode, Family):
         docstring = ast.get_docstring(function) or "a model of your own"
         self.description = docstring.splitlines()[0]
         self.dimensions = self._dimensions()
-        self.takes_seed = "seed" in {parameter.arg for parameter, _ in parameters_of(function)}
+        self.takes_seed = "seed" in {parameter.arg for parameter, _ in source_code.parameters_of(function)}
         self.around = frozenset(filter(self.defined, AROUND))
         self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
         evaluate = self.defined(EVALUATE)  # is not meant unless its first parameter is `predict`
@@ -204,13 +192,13 @@ class UserModel(UserCode, Family):
         has_evaluate = [parameter.arg for parameter in positional[:1]] == [PREDICT]
         self.evaluated_by = f"{source}:{EVALUATE}" if has_evaluate else ""
         if not self.module:
-            libraries = big_libraries_of(self.tree)
+            libraries = source_code.big_libraries_of(self.tree)
             folder = [str(self.folder)]  # which comes first where the file is imported
             has_own = any(PathFinder.find_spec(name.partition(".")[0], folder) for name in libraries)
             self.imports = () if has_own else libraries
 
     def _dimensions(self) -> dict[str, Dimension]:
-        return dimensions_of(self.name, self.definition)
+        return source_code.dimensions_of(self.name, self.definition)
 
     def _parameters_of_calibrate(self, of_factory: Collection[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
@@ -220,7 +208,7 @@ class UserModel(UserCode, Family):
         function = self.defined("calibrate")
         if function is None:
             return None
-        parameters = {parameter.arg: default for parameter, default in parameters_of(function)}
+        parameters = {parameter.arg: default for parameter, default in source_code.parameters_of(function)}
         if missing := [name for name, default in parameters.items() if name not in of_factory and default is None]:
             if function not in self.tree.body:
                 return None
@@ -296,7 +284,7 @@ class UserModel(UserCode, Family):
         returned = make(imported.module)
         if imported.keeps(returned):
             return None
-        imported.variables = imported.variables or Variables(imported.module, imports_of(self.tree))
+        imported.variables = imported.variables or Variables(imported.module, source_code.imports_of(self.tree))
         return returned
 
     def keep_apart(self) -> None:

@@ -11,49 +11,34 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.metrics import Metrics
-from bakeoff.records.schema import (
-    Accuracy,
-    Cell,
-    DeviceTime,
-    Energy,
-    Extent,
-    KernelTimes,
-    Latency,
-    Memory,
-    Phase,
-    Placement,
-    Process,
-    Ratio,
-    Record,
-    Roofline,
-    Status,
-    Throughput,
-    WarmUp,
-)
+from bakeoff.records import schema
 from bakeoff.records.text import first, listed, one_line, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Surface, csv_field
+from bakeoff.reports.tables import Column, Surface, T, csv_field
 
 NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
 
-_LATENCY = OptionalField[CellJudgement, Latency](lambda row: row.record.latency)
-_THROUGHPUT = OptionalField[CellJudgement, Throughput](lambda row: row.record.throughput)
-_ROOFLINE = OptionalField[CellJudgement, Roofline](lambda row: row.record.roofline)
-_DEVICE_TIME = OptionalField[CellJudgement, DeviceTime](lambda row: row.record.device_time)
-_KERNEL_TIMES = OptionalField[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
-_ENERGY = OptionalField[CellJudgement, Energy](lambda row: row.record.energy)
-_EVALUATED = OptionalField[CellJudgement, Metrics](lambda row: row.record.metrics)
-_WARM_UP = OptionalField[CellJudgement, WarmUp](lambda row: row.record.warm_up)
-_WARM_START = OptionalField[CellJudgement, Process](lambda row: row.record.warm_start)
-_MEMORY = OptionalField[CellJudgement, Memory](lambda row: row.record.memory)
-_ACCURACY = OptionalField[CellJudgement, Accuracy](lambda row: row.record.accuracy)
-_SPEEDUP = OptionalField[CellJudgement, Ratio](lambda row: row.speedup)
-_OVER_OWN_BUILD = OptionalField[CellJudgement, Ratio](lambda row: row.over_own_build)
-_PLACEMENT = OptionalField[CellJudgement, Placement](lambda row: row.record.placement)
+def _of_record(read: Callable[[schema.Record], T | None]) -> OptionalField[CellJudgement, T]:
+    return OptionalField(lambda row: read(row.record))
+
+
+_LATENCY = _of_record(lambda record: record.latency)
+_THROUGHPUT = _of_record(lambda record: record.throughput)
+_ROOFLINE = _of_record(lambda record: record.roofline)
+_DEVICE_TIME = _of_record(lambda record: record.device_time)
+_KERNEL_TIMES = _of_record(lambda record: record.kernel_times)
+_ENERGY = _of_record(lambda record: record.energy)
+_EVALUATED = _of_record(lambda record: record.metrics)
+_WARM_UP = _of_record(lambda record: record.warm_up)
+_WARM_START = _of_record(lambda record: record.warm_start)
+_MEMORY = _of_record(lambda record: record.memory)
+_ACCURACY = _of_record(lambda record: record.accuracy)
+_SPEEDUP = OptionalField[CellJudgement, schema.Ratio](lambda row: row.speedup)
+_OVER_OWN_BUILD = OptionalField[CellJudgement, schema.Ratio](lambda row: row.over_own_build)
+_PLACEMENT = _of_record(lambda record: record.placement)
 
 
 def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
@@ -160,7 +145,7 @@ def _latency() -> list[Column[CellJudgement]]:
     group = "Latency"
 
     def percentile(
-        heading: str, csv: str, read: Callable[[Latency], float | None], surfaces: Surface = Surface.NONE
+        heading: str, csv: str, read: Callable[[schema.Latency], float | None], surfaces: Surface = Surface.NONE
     ) -> Column[CellJudgement]:
         value = _LATENCY(read)
 
@@ -258,7 +243,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     ]  # fmt: skip
 
 
-def _span(cell: Cell) -> str | None:
+def _span(cell: schema.Cell) -> str | None:
     """Return `seq=16:128`, the sizes that a dynamic build serves."""
     return ",".join(f"{name}={each.low}:{each.high}" for name, each in cell.dynamic.items()) or None
 
@@ -331,7 +316,7 @@ def _shortest_to_longest(builds_s: Sequence[float]) -> str:
     return f"{ends}, of {len(builds_s)}"
 
 
-def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
+def seconds_of_phases(phases: Sequence[schema.Phase]) -> dict[str, float]:
     """Return the seconds of each phase by its name; a phase can come twice."""
     seconds: dict[str, float] = {}
     for phase in phases:
@@ -347,7 +332,7 @@ def _phases(row: CellJudgement) -> str:
     )
 
 
-def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
+def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
     kinds = {kind for record in records if (kind := number_format.peak_memory(record)[1])}
     group, resident, device = (
         "Memory",
@@ -385,7 +370,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
     def outputs(row: CellJudgement) -> str:
-        wrong = "accepted" if row.record.status is Status.OK else "wrong"
+        wrong = "accepted" if row.record.status is schema.Status.OK else "wrong"
         return NONE if row.record.accuracy is None else wrong if is_bad(row) else "right"
 
     def error(row: CellJudgement) -> str:
@@ -481,15 +466,15 @@ def _flips(metric: MetricJudgement) -> str:
 def _placement() -> list[Column[CellJudgement]]:
     group = "Placement"
 
-    def joined(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+    def joined(read: Callable[[schema.Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
         return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
 
-    def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
+    def as_json(read: Callable[[schema.Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
         """Write JSON, so that no name of an engine can be taken for a separator."""
         return lambda row: _json(read(row.record.placement)) if row.record.placement else None
 
     def is_bad(row: CellJudgement) -> bool:
-        return row.record.placement is not None and row.record.placement.extent is not Extent.FULL
+        return row.record.placement is not None and row.record.placement.extent is not schema.Extent.FULL
 
     def note(row: CellJudgement) -> str:
         placement = row.record.placement

@@ -50,7 +50,7 @@ def test_a_package_with_frozen_weights_is_right_and_says_what_it_is(
 
 
 def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bakeoff.backends.aotinductor.compiler_available", lambda: Availability("no compiler"))
+    monkeypatch.setattr("bakeoff.backends.inductor.compiler_available", lambda: Availability("no compiler"))
     assert not AOTInductor().available(CPU)
     assert AOTInductor().available_to_load(CPU)
 

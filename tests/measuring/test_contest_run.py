@@ -335,7 +335,7 @@ def test_processes_of_the_next_epoch_load_beside_those_that_were_held_while_load
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = iter((5, 5, 3, 5, 5))  # after the third process it is known that a fifth one comes, too
-    monkeypatch.setattr(contest_run, "expected_epochs", lambda *_: next(expected))
+    monkeypatch.setattr(contest_run.rounds, "expected_epochs", lambda *_: next(expected))
     scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
     unsure = [("inductor", "eager")]
     run = run_contest(tmp_path, scripts, plan_of(3, 5), cores=16, device=GPU, undecided=lambda records: unsure)

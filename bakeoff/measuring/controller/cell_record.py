@@ -18,26 +18,7 @@ from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
-from bakeoff.records.doubts import (
-    AcceptedByMetric,
-    BuiltAnew,
-    Caveat,
-    DecidedByRounding,
-    Dropped,
-    FrozenChoices,
-    Growing,
-    InputsNotWritten,
-    NarrowReference,
-    OtherWidths,
-    ProcessLost,
-    Recalled,
-    Recompiled,
-    RecordDoubt,
-    Unchecked,
-    WarmUpNoise,
-    WarmUpTrend,
-    WithoutEffect,
-)
+from bakeoff.records import doubts
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.metrics import Metrics
@@ -92,7 +73,7 @@ class GrowingRecord:
         self._planned = planned
         self._cell = planned.cell
         self._run, self._metrics = run, metrics
-        self._failed_build: BuiltAnew | None = None  # of an earlier run, which is not used any more
+        self._failed_build: doubts.BuiltAnew | None = None  # of an earlier run, which is not used any more
         self._started_s = run.machine.now_s() - (kept.elapsed_s if kept else 0.0)
         self._started_at = kept.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
         if kept is None:
@@ -113,7 +94,7 @@ class GrowingRecord:
     def begin_anew(self, reason: str) -> None:
         """Leave out all that was measured so far, with the build of an earlier run if that failed for a `reason`."""
         self.known = None
-        self._failed_build = BuiltAnew(reason=reason) if reason else None
+        self._failed_build = doubts.BuiltAnew(reason=reason) if reason else None
 
     def add(
         self,
@@ -141,7 +122,7 @@ class GrowingRecord:
             return None
         if live.ready and not live.bursts:
             record = self._summarised(record.model_copy(update=self._failed_check(record, live.ready.accuracy)))
-        lost = ProcessLost(reason=reason, rounds=len(live.bursts))
+        lost = doubts.ProcessLost(reason=reason, rounds=len(live.bursts))
         return record.model_copy(update={"doubts": [*record.doubts, lost]})
 
     def with_live(self, live: CellProcess | None) -> Record | None:
@@ -236,7 +217,7 @@ class GrowingRecord:
 
     def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
-        is_accepted = any(isinstance(doubt, AcceptedByMetric) for doubt in record.doubts)
+        is_accepted = any(isinstance(doubt, doubts.AcceptedByMetric) for doubt in record.doubts)
         failed = next(
             (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
         )
@@ -332,54 +313,54 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
     return memory.model_copy(update=peaks)
 
 
-def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[RecordDoubt]:
-    doubts: list[RecordDoubt] = []
+def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[doubts.RecordDoubt]:
+    noted: list[doubts.RecordDoubt] = []
     if ready.caveat:
-        doubts.append(Caveat(text=ready.caveat))
-    doubts += doubts_of_check(ready.accuracy)
+        noted.append(doubts.Caveat(text=ready.caveat))
+    noted += doubts_of_check(ready.accuracy)
     if ready.placement and ready.placement.frozen_choices:
-        doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
+        noted.append(doubts.FrozenChoices(places=tuple(ready.placement.frozen_choices)))
     if ready.accuracy.unwritten_inputs:
         converted = ready.settings.get("memory_format") == "channels_last"
-        doubts.append(InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
+        noted.append(doubts.InputsNotWritten(names=tuple(ready.accuracy.unwritten_inputs), are_converted=converted))
     if ready.accuracy.dropped:
-        doubts.append(Dropped(accesses=tuple(ready.accuracy.dropped)))
+        noted.append(doubts.Dropped(accesses=tuple(ready.accuracy.dropped)))
     dropped = {access.name for access in ready.accuracy.dropped}
     if grows := tuple(name for name in traits.grows if name.partition("[")[0] not in dropped):
-        doubts.append(Growing(names=grows))
+        noted.append(doubts.Growing(names=grows))
     if traits.recall:
-        doubts.append(Recalled(operators=traits.recall.operators, again=traits.recall.again))
+        noted.append(doubts.Recalled(operators=traits.recall.operators, again=traits.recall.again))
     if traits.inputs_without_effect:
-        doubts.append(WithoutEffect(inputs=traits.inputs_without_effect))
+        noted.append(doubts.WithoutEffect(inputs=traits.inputs_without_effect))
     if traits.depends_on_rounding and not ready.accuracy.unchecked:
-        doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
+        noted.append(doubts.DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     is_narrower = ready.reference_type != "float64" and not (traits.is_random or traits.depends_on_rounding)
     if is_narrower or ready.reference_in_float32:
-        doubts.append(
-            NarrowReference(
+        noted.append(
+            doubts.NarrowReference(
                 computed_in=ready.reference_type,
                 why=ready.why_reference_is_narrower,
                 in_float32=tuple(ready.reference_in_float32),
             )
         )
     if ready.accuracy.other_widths:
-        doubts.append(OtherWidths(outputs=tuple(ready.accuracy.other_widths)))
-    return [*doubts, doubt] if (doubt := doubt_of(ready.warm_up)) else doubts
+        noted.append(doubts.OtherWidths(outputs=tuple(ready.accuracy.other_widths)))
+    return [*noted, doubt] if (doubt := doubt_of(ready.warm_up)) else noted
 
 
-def doubts_of_check(check: Accuracy) -> list[Unchecked]:
-    return [Unchecked(why=check.unchecked, others_compared=check.others_compared)] if check.unchecked else []
+def doubts_of_check(check: Accuracy) -> list[doubts.Unchecked]:
+    return [doubts.Unchecked(why=check.unchecked, others_compared=check.others_compared)] if check.unchecked else []
 
 
-def doubts_of_finished(finished: Finished | None) -> list[Recompiled]:
-    return [Recompiled(count=finished.recompilations)] if finished and finished.recompilations else []
+def doubts_of_finished(finished: Finished | None) -> list[doubts.Recompiled]:
+    return [doubts.Recompiled(count=finished.recompilations)] if finished and finished.recompilations else []
 
 
-def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
+def doubt_of(warm_up: WarmUp) -> doubts.WarmUpTrend | doubts.WarmUpNoise | None:
     """Return the doubt about a warm-up that did not become steady."""
     if warm_up.steady:
         return None
-    return WarmUpNoise() if warm_up.trendless else WarmUpTrend(seconds=warm_up.seconds)
+    return doubts.WarmUpNoise() if warm_up.trendless else doubts.WarmUpTrend(seconds=warm_up.seconds)
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from bakeoff import backends
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
+from bakeoff.measuring import messages
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
 from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, ProcessStage
 from bakeoff.measuring.controller.cell_record import GrowingRecord, MetricsSetup, cause_of_death, wrong_outputs
@@ -19,30 +20,6 @@ from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.load_run import CellUnderLoad
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
-from bakeoff.measuring.messages import (
-    ENGINE_MEMORY_LIMIT_S,
-    THROUGHPUT_BLOCKS,
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    Evaluated,
-    Event,
-    Finish,
-    Finished,
-    FurtherMeasured,
-    KernelsTraced,
-    MeasureCell,
-    MeasureFurther,
-    MeasurePackagedCell,
-    PackageCell,
-    Packaged,
-    Ready,
-    ReadyToBuild,
-    TakeBurst,
-    TakeLoad,
-    TrafficWindow,
-)
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
@@ -67,7 +44,7 @@ OVERTIME_S = 3.0
 AHEAD_LIMIT_S = 60.0
 """A process of a later epoch that takes so much longer than the last one is given up. Its epoch starts another one."""
 
-Awaited = TypeVar("Awaited", BurstTaken, TrafficWindow, FurtherMeasured, Finished)
+Awaited = TypeVar("Awaited", messages.BurstTaken, messages.TrafficWindow, messages.FurtherMeasured, messages.Finished)
 
 
 class CellEnded(Exception):
@@ -254,37 +231,37 @@ class CellRun:
         One of a later epoch starts from what is built. So it builds at once, unless its build tries out kernels.
         """
         is_packaged = self._is_ahead_of_time and not live.is_warm
-        measuring = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+        measuring = messages.MeasurePackagedCell if self._is_ahead_of_time else messages.MeasureCell
         may_build = live.is_ahead and not self.builds_alone
         if not live.is_warm:
             self._builds.clear_once(live.build)
         if is_packaged:
             self._builds.begin(live.build, self.cell.label)
-        self._start_worker(live, PackageCell if is_packaged else measuring)
+        self._start_worker(live, messages.PackageCell if is_packaged else measuring)
         if may_build:
-            live.worker.send(Build())  # which it takes once it has loaded
-        yield ReadyToBuild
+            live.worker.send(messages.Build())  # which it takes once it has loaded
+        yield messages.ReadyToBuild
         if not may_build:
             yield ProcessStage.LOADED
             self._prepare_build(live)
-            live.worker.send(Build())
+            live.worker.send(messages.Build())
 
         if is_packaged:
-            packaged = yield Packaged
+            packaged = yield messages.Packaged
             live.built_s += packaged.seconds
             begun_s = self._now_s()
             live.worker.end()
-            self._start_worker(live, MeasurePackagedCell)
-            yield ReadyToBuild
+            self._start_worker(live, messages.MeasurePackagedCell)
+            yield messages.ReadyToBuild
             live.built_s += self._now_s() - begun_s
-            live.worker.send(Build())
-        built = yield Built
+            live.worker.send(messages.Build())
+        built = yield messages.Built
         live.built_s += built.seconds
         self._share_build(live)
 
         yield ProcessStage.BUILT
-        live.worker.send(BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
-        ready = yield Ready
+        live.worker.send(messages.BeginWarmUp(is_repeated=self.was_measured or self._known_warm_up is not None))
+        ready = yield messages.Ready
         live.ends_s = self._run.time_plan.budget_ends_s + OVERTIME_S
         self.peak_memory = ready.memory
         if ready.settle:
@@ -377,8 +354,8 @@ class CellRun:
         if live.phase != "measure":
             live.phase = "measure"
             self._run.progress.phase(self.cell, live.phase)
-        live.worker.send(TakeBurst(core=around.core))
-        reply = self._await(live, BurstTaken)
+        live.worker.send(messages.TakeBurst(core=around.core))
+        reply = self._await(live, messages.BurstTaken)
         conditions = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
         burst = Burst(
             group=group,
@@ -408,16 +385,16 @@ class CellRun:
         accuracy = self.process.warm.accuracy
         return self._run.acceptance.may_accept(accuracy, self.cell.precision, self.is_evaluated)
 
-    def _take_load(self, order: TakeLoad) -> TrafficWindow:
+    def _take_load(self, order: messages.TakeLoad) -> messages.TrafficWindow:
         live = self.process
         if live.phase != UNDER_LOAD:
             live.phase = UNDER_LOAD
             self._run.progress.phase(self.cell, live.phase)
         live.worker.send(order)
         expected_s = max(order.seconds, order.min_requests / order.rate)
-        return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
+        return self._await(live, messages.TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
-    def further_wanted(self, has_time: bool, may_be_chosen: bool, with_energy: bool) -> MeasureFurther:
+    def further_wanted(self, has_time: bool, may_be_chosen: bool, with_energy: bool) -> messages.MeasureFurther:
         """Return what its process measures after its bursts.
 
         Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
@@ -432,22 +409,22 @@ class CellRun:
         throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all
         may_be_hot = wants_more and not self.cell.cold_cache
         wants_throughput = may_be_hot and (known is None or (throughput_counts and known.is_throughput_doubtful))
-        blocks = THROUGHPUT_BLOCKS if throughput_counts else 1
-        return MeasureFurther(
+        blocks = messages.THROUGHPUT_BLOCKS if throughput_counts else 1
+        return messages.MeasureFurther(
             with_device_time=wants_more and known is None,
             throughput_blocks=blocks if wants_throughput else 0,
             with_energy=with_energy and may_be_hot and may_be_chosen and (known is None or known.energy is None),
             with_around=has_time and may_be_chosen and self.process.warm.has_around,
         )
 
-    def measure_further(self, wanted: MeasureFurther) -> None:
+    def measure_further(self, wanted: messages.MeasureFurther) -> None:
         live = self.process
         live.has_all_bursts = True
         live.has_energy = wanted.with_energy
         live.worker.send(wanted)
-        live.further = self._await(live, FurtherMeasured)
+        live.further = self._await(live, messages.FurtherMeasured)
 
-    def last_step(self) -> Finish:
+    def last_step(self) -> messages.Finish:
         """Return what its process does last. It always checks its answers once more.
 
         A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
@@ -455,8 +432,8 @@ class CellRun:
         on a GPU, a second copy of the build may leave others no memory.
         """
         is_first, left_s = not self._growing.processes, self._run.time_plan.contest_ends_s - self._now_s()
-        has_time = min(left_s, self._time_left_s) > ENGINE_MEMORY_LIMIT_S
-        return Finish(
+        has_time = min(left_s, self._time_left_s) > messages.ENGINE_MEMORY_LIMIT_S
+        return messages.Finish(
             with_trace=self.process.has_energy and self.cell.device.is_cuda,
             with_metrics=is_first and self.is_evaluated and left_s > 0,
             with_engine_memory=is_first and not self.cell.device.is_cuda and has_time,
@@ -473,7 +450,7 @@ class CellRun:
         One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
         """
         live = self.process
-        finished = self._await(live, Finished)
+        finished = self._await(live, messages.Finished)
         evaluates = not self.was_measured and self.is_evaluated
         with self._ending_as_record(live):
             metrics = self._evaluated(live) if evaluates else None
@@ -482,7 +459,7 @@ class CellRun:
             # a process that fails in the trace has reported everything else
             with contextlib.suppress(WorkerEnded, DeadlinePassed):
                 event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
-                kernel_times = event.times if isinstance(event, KernelsTraced) else None
+                kernel_times = event.times if isinstance(event, messages.KernelsTraced) else None
         if live.last.only_checks:
             live.worker.kill()
             self._leaving.append(live.worker)
@@ -514,8 +491,8 @@ class CellRun:
             return Metrics(failure=evaluates_too_long(limit_s, min(left_s, 0.0)))
         try:
             deadline_s = begun_s + min(limit_s, left_s)
-            while not isinstance(event := self._receive(live.worker, deadline_s), Evaluated):
-                live.is_awaited(event, Evaluated)
+            while not isinstance(event := self._receive(live.worker, deadline_s), messages.Evaluated):
+                live.is_awaited(event, messages.Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
                 log = {"log": f"{self._growing.log.parent.name}/{self._growing.log.name}"}
@@ -605,7 +582,11 @@ class CellRun:
         self._left_s, self._live = self._time_left_s, None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
 
-    def _start_worker(self, process: CellProcess, kind: type[MeasureCell | PackageCell | MeasurePackagedCell]) -> None:
+    def _start_worker(
+        self,
+        process: CellProcess,
+        kind: type[messages.MeasureCell | messages.PackageCell | messages.MeasurePackagedCell],
+    ) -> None:
         job = kind(
             cell=self.cell,
             reference=self._run.store.reference(self.cell.reference_id).resolve(),
@@ -620,9 +601,9 @@ class CellRun:
             is_machine_busy=self._run.is_machine_busy,
         )
         # what loads a package imports no compiler
-        imports = () if kind is MeasurePackagedCell else self._backend.imports
+        imports = () if kind is messages.MeasurePackagedCell else self._backend.imports
         # what packages has caches of its own, because a deployment has the artefact only
-        workspace = None if kind is PackageCell else job.shared_folder
+        workspace = None if kind is messages.PackageCell else job.shared_folder
         process.worker = process.launcher.start(job, self._growing.log, workspace, imports)
 
     def _end_worker(self) -> None:
@@ -676,7 +657,7 @@ class CellRun:
         rounds_count = self.was_measured or kind != "request timed out"
         return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
-    def _receive(self, worker: Worker, deadline_s: float) -> Event:
+    def _receive(self, worker: Worker, deadline_s: float) -> messages.Event:
         """Return the next event. Elapsed times on the screen move on meanwhile."""
         while True:
             try:

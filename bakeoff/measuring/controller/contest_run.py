@@ -8,21 +8,10 @@ from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import Ranking, baseline_of, beaten, contenders
+from bakeoff.measuring.controller import rounds
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
-from bakeoff.measuring.controller.rounds import (
-    NextEpoch,
-    Pairs,
-    RoundsSoFar,
-    core_of_round,
-    expected_epochs,
-    most_further,
-    next_epoch,
-    order_of_round,
-    racing,
-    round_rules,
-)
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import signals_answered_by
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
@@ -168,7 +157,7 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= plan.processes else ()
         # another build of a cell may be faster than those that it was measured with
         may_sit_out = plan.races and done >= plan.builds
-        sitting_out = racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
+        sitting_out = rounds.racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
         cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
             return []
@@ -178,14 +167,14 @@ class ContestRun:
                 cell_run.drop_ahead()
         return cells
 
-    def _is_wanted(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> bool:
+    def _is_wanted(self, done: int, cells: Sequence[CellRun], open_pairs: rounds.Pairs) -> bool:
         """Return True when these cells get another process, and say why or why not."""
         plan = self._run.sampling
         labels = [cell_run.cell.label for cell_run in cells]
         decision = self._decision(done, cells, open_pairs)
         following = max(1, plan.processes - done) if decision.is_wanted else 0
         self._time_plan.expect_further(
-            self._contest_id, labels, following, most_further(plan, done) if following else 0
+            self._contest_id, labels, following, rounds.most_further(plan, done) if following else 0
         )
         is_late = following and done >= plan.processes
         self._run.tell_time_left(f"{counted(done, 'process')} of each cell did not decide it" if is_late else "")
@@ -202,10 +191,10 @@ class ContestRun:
             self._run.store.note(f"{self._contest_id}: {decision.note}")
         return decision.is_wanted
 
-    def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> NextEpoch:
+    def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: rounds.Pairs) -> rounds.NextEpoch:
         labels = [cell_run.cell.label for cell_run in cells]
         are_warm = all(cell_run.starts_warm for cell_run in cells)
-        return next_epoch(
+        return rounds.next_epoch(
             self._run.sampling,
             done,
             open_pairs,
@@ -219,7 +208,7 @@ class ContestRun:
         in_reverse = self._epochs_done % 2 == 1 and self._held_all
         records = [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
         leads = Ranking(records, self._run.requirements).leads.values() if records else ()
-        expected = expected_epochs(self._run.sampling, self._epochs_done, list(leads))
+        expected = rounds.expected_epochs(self._run.sampling, self._epochs_done, list(leads))
         epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
         self._epoch = epoch
         while epoch.has_more_groups:
@@ -323,9 +312,9 @@ class ContestRun:
         """
         alive, done = epoch.alive, 0
         begun_s = planned_done_s = self._machine.now_s()
-        rules = round_rules(self._run.sampling)
+        rules = rounds.round_rules(self._run.sampling)
         while alive and self._has_time_for_round(done, alive):
-            seen = RoundsSoFar(
+            seen = rounds.RoundsSoFar(
                 done=done,
                 bursts=_bursts_of(epoch.group, alive),
                 further_s=self._machine.now_s() - planned_done_s,
@@ -341,10 +330,10 @@ class ContestRun:
             ours = len(alive) + sum(len(cell_run.ahead) for cell_run in self._cells)
             around = Conditions(
                 calibration_ms=self._machine.calibrate_ms(),
-                core=core_of_round(epoch.group, done, self._machine.usable_cores()),
+                core=rounds.core_of_round(epoch.group, done, self._machine.usable_cores()),
                 foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - ours),
             )
-            for cell_run in order_of_round(epoch.group, done, takers):
+            for cell_run in rounds.order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
                 self._visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
             done += 1

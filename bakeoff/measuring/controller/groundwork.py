@@ -6,22 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bakeoff.measuring import messages
 from bakeoff.measuring.controller.cell_record import cause_of_death, facts_of_process, products_of, tail_of
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import (
-    CeilingsMeasured,
-    ComputeReference,
-    EagerCall,
-    Evaluated,
-    EvaluateReference,
-    Evaluation,
-    Event,
-    Failed,
-    Job,
-    MeasureCeilings,
-    ReferenceComputed,
-)
 from bakeoff.measuring.variables import own_digests
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.time_plan import USUAL_CEILINGS_S
@@ -64,7 +52,7 @@ class NoReference(Exception):
 
 def reference(
     contest: Contest, run: RunContext, limit_s: float, known: Path | None = None
-) -> tuple[Path, Memory | None, EagerCall | None]:
+) -> tuple[Path, Memory | None, messages.EagerCall | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
     One that an interrupted run has computed is compared with the model as it is now. If it is computed now, the memory
@@ -77,7 +65,7 @@ def reference(
     log = store.log(f"reference-{contest.id}")
     cell = contest.cells[0].cell
     of_it = f"eager's error in {cell.precision} for" if known else "the float64 reference of"
-    job = ComputeReference(
+    job = messages.ComputeReference(
         cell=cell,
         reference=path.resolve(),
         sample=store.sample(contest.id).resolve(),
@@ -94,10 +82,10 @@ def reference(
     if event is None:
         what = f"the reference was not computed within {limit_s:g} s"
         raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit"))
-    if isinstance(event, Failed):
+    if isinstance(event, messages.Failed):
         is_full = event.failure.kind == DISK_FULL  # which is not the model's failure
         raise NoReference(event.status, NO_ROOM if is_full else what_failed(phase, cell), event.failure)
-    assert isinstance(event, ReferenceComputed)
+    assert isinstance(event, messages.ReferenceComputed)
     if job.is_resumed:
         if event.is_changed:
             raise NoReference(Status.ERROR, CHANGED, Failure(kind="model changed", text="start a new run"))
@@ -120,7 +108,9 @@ def reference(
     return path, event.memory, event.eager_call
 
 
-def reference_metrics(contest: Contest, run: RunContext, evaluation: Evaluation, left_s: float = math.inf) -> Metrics:
+def reference_metrics(
+    contest: Contest, run: RunContext, evaluation: messages.Evaluation, left_s: float = math.inf
+) -> Metrics:
     """Return what the user's `evaluate` says of eager in float32, or why it has failed.
 
     It may take `--evaluate-timeout`, and no longer than `left_s`, which a budget leaves.
@@ -132,14 +122,14 @@ def reference_metrics(contest: Contest, run: RunContext, evaluation: Evaluation,
     # a cell of int8, if there is one, loads the data that it is calibrated with
     int8 = (planned for planned in contest.cells if planned.cell.precision is Precision.INT8)
     chosen = next(int8, contest.cells[0])
-    job = EvaluateReference(cell=chosen.cell, evaluation=evaluation, weights_at=chosen.weights_at)
+    job = messages.EvaluateReference(cell=chosen.cell, evaluation=evaluation, weights_at=chosen.weights_at)
     log = store.log(f"evaluate-{contest.id}")
     begun_s = time.monotonic()
     event, _ = _answer(run, job, log, min(limit_s, left_s), "evaluate")
-    if isinstance(event, Evaluated):
+    if isinstance(event, messages.Evaluated):
         metrics = event.metrics
     else:
-        failure = event.failure if isinstance(event, Failed) else evaluates_too_long(limit_s, left_s)
+        failure = event.failure if isinstance(event, messages.Failed) else evaluates_too_long(limit_s, left_s)
         metrics = Metrics(failure=failure, seconds=time.monotonic() - begun_s)
     if metrics.failure:
         run.progress.note(f"evaluate failed, so that no build is evaluated: {metrics.failure.sentence}")
@@ -147,7 +137,9 @@ def reference_metrics(contest: Contest, run: RunContext, evaluation: Evaluation,
     return metrics
 
 
-def _answer(run: RunContext, job: Job, log: Path, limit_s: float, phase: str = "start") -> tuple[Event | None, str]:
+def _answer(
+    run: RunContext, job: messages.Job, log: Path, limit_s: float, phase: str = "start"
+) -> tuple[messages.Event | None, str]:
     """Return what a worker answers, and its last phase. It is `Failed` where it died, and None after `limit_s`."""
     phases = [phase]
     try:
@@ -155,10 +147,10 @@ def _answer(run: RunContext, job: Job, log: Path, limit_s: float, phase: str = "
     except WorkerEnded as ended:
         status, failure = cause_of_death(ended.status, phases[-1], run.store.kernel_killed())
         failure = failure.model_copy(update={"text": f"its process {failure.text}"})
-        event = Failed(status=status, failure=failure)
+        event = messages.Failed(status=status, failure=failure)
     except DeadlinePassed:
         return None, phases[-1]
-    if isinstance(event, Failed):
+    if isinstance(event, messages.Failed):
         event = event.model_copy(update={"failure": event.failure.model_copy(update={"log": str(log)})})
     return event, phases[-1]
 
@@ -192,9 +184,9 @@ def measure_ceilings(cell: Cell, run: RunContext, limit_s: float, may_measure: b
     run.progress.note(f"measuring the machine's ceilings {where}")
     run.progress.time_left(min(USUAL_CEILINGS_S, limit_s), limit_s)
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
-    event, _ = _answer(run, MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
-    if not isinstance(event, CeilingsMeasured):
-        why = event.failure.sentence if isinstance(event, Failed) else f"it took over {limit_s:g} s"
+    event, _ = _answer(run, messages.MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
+    if not isinstance(event, messages.CeilingsMeasured):
+        why = event.failure.sentence if isinstance(event, messages.Failed) else f"it took over {limit_s:g} s"
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {why}")
         return
     _save_ceilings(store, cell, where, event.ceilings)

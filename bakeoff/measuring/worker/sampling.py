@@ -20,17 +20,7 @@ from bakeoff.measuring.worker import conditions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS, WARM_UP_LIMIT_S
-from bakeoff.records.schema import (
-    SETTLE,
-    CallStage,
-    DeviceTime,
-    Interval,
-    Kernel,
-    KernelTimes,
-    Phase,
-    Throughput,
-    WarmUp,
-)
+from bakeoff.records import schema
 
 MIN_WARM_UP_CALLS = 10
 MIN_WINDOW_CALLS = 2
@@ -79,7 +69,7 @@ QUIET_WITHIN = 1.25
 
 def call_until_final(
     compiled: Compiled, sets: Sequence[Inputs], clock: Clock, limit_s: float = FINAL_LIMIT_S
-) -> Phase | None:
+) -> schema.Phase | None:
     """Call a build until it is final, and after `limit_s` have it stay as it is. Return None if it was final before."""
     if compiled.is_final():
         return None
@@ -91,7 +81,7 @@ def call_until_final(
             break
         compiled.restore()
         samples_ns += burst(compiled, sets, clock, FINAL_WINDOW_S, 1)
-    return Phase(name=SETTLE, calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
+    return schema.Phase(name=schema.SETTLE, calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
 
 
 @dataclass
@@ -146,7 +136,7 @@ def warm_up(
     min_s: float,
     is_first: bool = True,
     limit_s: float = WARM_UP_LIMIT_S,
-) -> WarmUp:
+) -> schema.WarmUp:
     """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend.
 
     In a later process of the same cell a quarter of `min_s` is enough, the limit is a second, and the warm-up also ends
@@ -167,7 +157,9 @@ def warm_up(
         is_over = windows.are_steady or windows.show_no_trend or (not is_first and windows.stopped_getting_faster)
         if (is_over and elapsed_s >= min_s and calls >= MIN_WARM_UP_CALLS) or elapsed_s >= limit_s:
             steady = windows.are_steady
-            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=windows.show_no_trend and not steady)
+            return schema.WarmUp(
+                calls=calls, seconds=elapsed_s, steady=steady, trendless=windows.show_no_trend and not steady
+            )
 
 
 def burst(
@@ -229,7 +221,7 @@ def throughput(
     usual_ms: float | None = None,
     blocks: int = THROUGHPUT_BLOCKS,
     sleep: Callable[[float], None] = time.sleep,
-) -> Throughput:
+) -> schema.Throughput:
     """Return the rate of calls back to back. If it is far below that of calls of `usual_ms`, measure once again.
 
     Before that it waits until calls take as long as usual, up to `QUIET_LIMIT_S`. The higher rate counts, since other
@@ -246,7 +238,9 @@ def throughput(
     return max(found, _throughput(compiled, sets, clock, core, blocks), key=lambda each: each.calls_per_s)
 
 
-def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None, wanted: int) -> Throughput:
+def _throughput(
+    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None, wanted: int
+) -> schema.Throughput:
     """Call back to back in blocks of 100 ms with one synchronisation each. Return the median block's rate.
 
     A block takes half as long where that holds `ENOUGH_CALLS`. Threads begin as for a burst. Inputs are bound once for
@@ -278,11 +272,11 @@ def _throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: 
                 continue
             blocks.append((calls / block_s, block_s))
     calls_per_s, block_s = statistics.median_low(blocks)
-    range_per_s = Interval(low=min(blocks)[0], high=max(blocks)[0]) if wanted > 1 else None
-    return Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s, range_per_s=range_per_s)
+    range_per_s = schema.Interval(low=min(blocks)[0], high=max(blocks)[0]) if wanted > 1 else None
+    return schema.Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s, range_per_s=range_per_s)
 
 
-def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> DeviceTime | None:
+def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> schema.DeviceTime | None:
     """Return the median time between two CUDA events around a call, or None on a device without such events.
 
     It includes the gaps between kernel launches. What the latency has beyond it is the host's share. There are a
@@ -301,10 +295,10 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Dev
         stop.record(clock.stream)
         clock.synchronise()
         times_ms.append(start.elapsed_time(stop))
-    return DeviceTime(median_ms=statistics.median(times_ms), calls=len(times_ms))
+    return schema.DeviceTime(median_ms=statistics.median(times_ms), calls=len(times_ms))
 
 
-def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[CallStage]:
+def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[schema.CallStage]:
     """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages.
 
     The device is synchronised between parts, so that no part runs into the next one's time.
@@ -321,7 +315,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Cal
                 times_ms[name].append(1e3 * seconds[0])
             calls += 1
     return [
-        CallStage(
+        schema.CallStage(
             name=name,
             calls=len(times),
             median_ms=statistics.median(times),
@@ -332,7 +326,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Cal
     ]
 
 
-def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> KernelTimes | None:
+def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> schema.KernelTimes | None:
     """Return what the GPU does in a call, as CUPTI traces it, or None without a GPU, and where nothing could be traced.
 
     A trace slows the host down, but not what runs on the GPU. So only times on the GPU are read from it.
@@ -355,7 +349,7 @@ def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> K
     )
 
 
-def summed_kernels(events: Sequence[TracedKernel], calls: int) -> KernelTimes | None:
+def summed_kernels(events: Sequence[TracedKernel], calls: int) -> schema.KernelTimes | None:
     """Return the sums of what was traced in so many calls, for one of them. None if nothing was."""
     if not events:
         return None
@@ -364,10 +358,10 @@ def summed_kernels(events: Sequence[TracedKernel], calls: int) -> KernelTimes | 
         times_us[name] += ended_us - begun_us
     total_us = sum(times_us.values()) or 1.0
     longest = sorted(times_us, key=lambda name: -times_us[name])[:LONGEST_KERNELS]
-    return KernelTimes(
+    return schema.KernelTimes(
         busy_ms=covered(((begun, ended) for _, begun, ended in events)) / calls / 1e3,
         kernels=len(events) / calls,
-        longest=[Kernel(name=name, share=times_us[name] / total_us) for name in longest],
+        longest=[schema.Kernel(name=name, share=times_us[name] / total_us) for name in longest],
         calls=calls,
     )
 

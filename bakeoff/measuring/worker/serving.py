@@ -8,18 +8,6 @@ import torch
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
 from bakeoff.measuring import messages
-from bakeoff.measuring.messages import (
-    BurstTaken,
-    Evaluated,
-    Finish,
-    Finished,
-    FurtherMeasured,
-    KernelsTraced,
-    MeasureFurther,
-    Ready,
-    TakeBurst,
-    TakeLoad,
-)
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import conditions, energy, evaluating, memory, precision, sampling
 from bakeoff.measuring.worker.ceilings import cache_bytes_of
@@ -85,7 +73,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         """Return where the build runs. Only the first process of a build tells that, as some ask a second session."""
         return compiled.placement() if worker.job.is_first or plan.builds > 1 else None
 
-    ready = Ready(
+    ready = messages.Ready(
         accuracy=right,
         generated=generated,
         settle=settle,
@@ -109,10 +97,13 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
     own: tuple[Memory, Placement | None] | None = None  # before builds for load, and what checking takes
     core: int | None = None
     medians_ms: list[float] = []  # of the bursts
-    while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad | MeasureFurther):
-        if not isinstance(command, TakeBurst):
+    while isinstance(
+        command := messages.receive_command(connection),
+        messages.TakeBurst | messages.TakeLoad | messages.MeasureFurther,
+    ):
+        if not isinstance(command, messages.TakeBurst):
             already = compiled.compilations()
-            if isinstance(command, TakeLoad):
+            if isinstance(command, messages.TakeLoad):
                 own = own or (worker.memory(), placement())
                 messages.send(connection, server.take(command))
             else:
@@ -134,8 +125,8 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         waited_in = () if is_cold else samples_ns  # most of a cold burst is eviction, and so is its waiting
-        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end(waited_in)))
-    last = command if isinstance(command, Finish) else Finish()
+        messages.send(connection, messages.BurstTaken(samples_ns=samples_ns, conditions=watch.end(waited_in)))
+    last = command if isinstance(command, messages.Finish) else messages.Finish()
     with phases.announced("last check"):
         server.close()
         recompilations = compiled.compilations() - compilations
@@ -148,23 +139,25 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         with phases.announced("memory without torch"):
             engine_bytes = engine_resident_bytes(worker, single, sets[0])
             memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})
-    finished = Finished(accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations)
+    finished = messages.Finished(
+        accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations
+    )
     messages.send(connection, finished)
     if last.with_metrics:
         with phases.announced("evaluate"):
-            messages.send(connection, Evaluated(metrics=evaluating.of_build(worker, single, every)))
+            messages.send(connection, messages.Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if last.with_trace:
-        messages.send(connection, KernelsTraced(times=sampling.trace_kernels(compiled, sets, clock)))
+        messages.send(connection, messages.KernelsTraced(times=sampling.trace_kernels(compiled, sets, clock)))
 
 
 def _measured(
-    order: MeasureFurther,
+    order: messages.MeasureFurther,
     worker: WorkerContext,
     compiled: Compiled,
     sets: tuple[Inputs, ...],
     core: int | None,
     usual_ms: float | None,
-) -> FurtherMeasured:
+) -> messages.FurtherMeasured:
     """Measure what is asked for. The bursts have begun on `core`, and calls took `usual_ms` in them."""
     clock, blocks, announced = worker.clock, order.throughput_blocks, worker.phases.announced
     counter = energy.counter_for(worker.cell.device) if order.with_energy else None
@@ -182,7 +175,7 @@ def _measured(
     if worker.around and order.with_around:
         with announced("before and after the model"):
             taken["around"] = worker.around.measure(clock)
-    return FurtherMeasured(**taken)
+    return messages.FurtherMeasured(**taken)
 
 
 class ColdCalls(Wrapped):

@@ -24,30 +24,12 @@ from bakeoff.backends.reasons import failure_of, is_out_of_memory, says_nothing,
 from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import isolation, messages
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Built,
-    CellJob,
-    MeasurePackagedCell,
-    PhaseBegun,
-    PhaseEnded,
-    ReadyToBuild,
-)
 from bakeoff.measuring.variables import is_withheld
-from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker import loading, memory, precision
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.loading import (
-    calibration_of,
-    gradients,
-    load,
-    move_to_device,
-    saved_inputs,
-    shown_to_builds,
-    training_of,
-)
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.artifacts import folder_bytes
@@ -65,7 +47,7 @@ from bakeoff.truth.reference import traits_in
 @dataclass
 class WorkerContext:
     connection: Connection
-    job: CellJob
+    job: messages.CellJob
     workspace: Path  # this worker's own folder
     cell: Cell
     backend: Backend
@@ -86,7 +68,7 @@ class WorkerContext:
     build_begun_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
+    def begin(cls, connection: Connection, job: messages.CellJob, workspace: Path) -> Self:
         """Get everything that a cell needs but its model.
 
         Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
@@ -96,14 +78,14 @@ class WorkerContext:
         phases = Phases(connection)
         backend = backends.create(cell.backend)
         with phases.announced("probe"):
-            if isinstance(job, MeasurePackagedCell):
+            if isinstance(job, messages.MeasurePackagedCell):
                 assert isinstance(backend, AheadOfTime)
                 available = backend.available_to_load(cell.device)
             else:
                 available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
-        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
+        if not isinstance(job, messages.MeasurePackagedCell):  # which builds nothing
             with phases.announced("import"):
                 for name in backend.imports:
                     importlib.import_module(name)
@@ -121,7 +103,7 @@ class WorkerContext:
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
         with self.phases.announced("model"), few_threads(), clock_at(self.traits.clock_s):
-            model = load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
+            model = loading.load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             if reason := tensors_not_taken(self.backend, model):
@@ -131,9 +113,9 @@ class WorkerContext:
             # the model's file may have changed both, and what counts is the cell's precision and the contest's threads
             precision.apply(self.cell.precision)
             self.threads = put_in_force(self.traits)
-            module, sets = move_to_device(model, self.cell)
+            module, sets = loading.move_to_device(model, self.cell)
             require_weights(module, self.job.weights)
-            self.calibration = calibration_of(model, self.cell)
+            self.calibration = loading.calibration_of(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
             rounds = self.cell.precision
             can_write = rounds.is_weight_only or not rounds.is_quantised
@@ -142,7 +124,7 @@ class WorkerContext:
             self.layers_fast_path = fast_path.in_force(module, self.backend.mode(self.cell.mode).switches)
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
-                self.training = training_of(model, self.cell)
+                self.training = loading.training_of(model, self.cell)
             memory.return_unused(self.cell.device)
             if model.around and not self.training:
                 self.around = AroundModel(model.around, module, sets[0], self.started_in)
@@ -155,23 +137,23 @@ class WorkerContext:
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
-        return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
+        return loading.saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
         """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
-        messages.send(self.connection, ReadyToBuild())
+        messages.send(self.connection, messages.ReadyToBuild())
         messages.receive_command(self.connection)
         self.build_begun_s = time.monotonic()
         self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
-        builds = not isinstance(self.job, MeasurePackagedCell)
+        builds = not isinstance(self.job, messages.MeasurePackagedCell)
         if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
             trust_vector_instructions(checks.answers)
 
-    def await_warm_up(self) -> BeginWarmUp:
+    def await_warm_up(self) -> messages.BeginWarmUp:
         """Wait for this worker's turn to warm up, in which no other worker builds anew."""
-        messages.send(self.connection, Built(seconds=self.building_s))
+        messages.send(self.connection, messages.Built(seconds=self.building_s))
         command = messages.receive_command(self.connection)
-        assert isinstance(command, BeginWarmUp)
+        assert isinstance(command, messages.BeginWarmUp)
         return command
 
     @property
@@ -185,7 +167,7 @@ class WorkerContext:
 
     def gradients(self) -> contextlib.AbstractContextManager[object]:
         """Return what calls are made in: inference mode, unless the model or its task needs something else."""
-        return gradients(self.cell.task, self.traits.needs_autograd)
+        return loading.gradients(self.cell.task, self.traits.needs_autograd)
 
     def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
         return BuildContext(
@@ -193,7 +175,7 @@ class WorkerContext:
             self.phases,
             self.artifact,
             self.threads,
-            self.calibration or shown_to_builds(sets, self.cell),
+            self.calibration or loading.shown_to_builds(sets, self.cell),
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,
@@ -242,15 +224,15 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """Announce and time a phase, with its work on the device."""
         assert self.clock is not None
-        messages.send(self._connection, PhaseBegun(name=name))
+        messages.send(self._connection, messages.PhaseBegun(name=name))
         with self.clock.timed() as seconds:
             yield
-        messages.send(self._connection, PhaseEnded(name=name, seconds=seconds[0]))
+        messages.send(self._connection, messages.PhaseEnded(name=name, seconds=seconds[0]))
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
         """Announce a phase that costs a user nothing."""
-        messages.send(self._connection, PhaseBegun(name=name))
+        messages.send(self._connection, messages.PhaseBegun(name=name))
         yield
 
 
