@@ -343,6 +343,9 @@ class GroupStart:
             if self._end_if_late(cell_run, before):
                 self._starting.remove(cell_run)  # what was built before it has taken the time
                 continue
+            if not cell_run.starts_warm:  # more is known than when it was launched
+                labels = [other.cell.label for other in before]
+                cell_run.process.ends_s = self._run.time_plan.build_ends_s(cell_run.cell.label, labels)
             cell_run.resume()  # one that was launched ahead is stopped
             if self._builds_alone(cell_run):
                 self._hold_ahead()
