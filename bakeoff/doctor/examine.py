@@ -39,11 +39,8 @@ Say = Callable[[str], None]
 def examine(
     backends_asked: Sequence[str], devices_asked: Sequence[str], say: Say, start_method: StartMethod = "auto"
 ) -> Diagnosis:
-    """Try backends on devices and look for known traps. Each step is told to `say`.
-
-    By default, every backend is tried on the CPU, and on CUDA where torch sees a GPU. Raises UsageError for a backend,
-    mode or device that does not exist.
-    """
+    """Try backends, by default all, on devices, by default the CPU and a GPU that torch sees, and look for known traps.
+    `say` gets each step. Raises UsageError for a backend, mode or device that does not exist."""
     contests = _plan(backends_asked, devices_asked or ("cpu",))  # wrong names are found before any process starts
     with Launchers(start_method) as launchers:
         say("asking torch")
@@ -75,10 +72,8 @@ def examine(
 def examine_environment(
     name: str, libraries: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
 ) -> OtherEnvironment:
-    """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
-
-    `libraries` are those of all backends. Those that differ are tried, and those that a named backend needs.
-    """
+    """Return what differs in an environment, and what imports there: torch, pydantic and those of the `libraries` that
+    differ or that a named backend needs."""
     python = str(environments.python_of(name))
     contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}
     needed = {package: libraries.get(package) or Library(name=package) for package in NEEDED_BY_WORKERS}
@@ -119,11 +114,8 @@ def explained(trial: BackendTrial, findings: Sequence[Finding]) -> BackendTrial:
 
 
 def broken(trials: Sequence[BackendTrial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
-    """Return a phrase for each thing that the user named and that does not work.
-
-    A named backend must pass on every named device, or on one device and fail on none if no device was named. A named
-    device must have a backend that passes on it.
-    """
+    """Return a phrase for each thing that the user named and that does not work. A named device must have a backend
+    that passes on it, and a named backend must pass on all named devices, or on one and fail on none."""
     phrases = []
     for label in dict.fromkeys(cell.cell.label for cell in planned if cell.asked_by_name):
         own = [trial for trial in trials if trial.label == label]

@@ -39,10 +39,8 @@ NVIDIA, DISPLAY = "0x10de", "0x03"
 def gather(
     names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher, say: Callable[[str], None] = lambda _: None
 ) -> Facts:
-    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker.
-
-    Each import is told to `say`.
-    """
+    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker, and each
+    import is told to `say`."""
     asked = set(names)
 
     def imported(library: Library) -> Library:
@@ -136,9 +134,7 @@ def compiler(variables: Mapping[str, str]) -> str | None:
 
 def quota_cores(control_groups: Path, membership: Path) -> float | None:
     """Return the cores' worth of time that the control groups (version 2 or 1) of this process allow, or None.
-
-    `membership` is the kernel's list of groups, /proc/self/cgroup. The narrowest group decides.
-    """
+    `membership` is the kernel's list of groups, /proc/self/cgroup."""
     granted = [_quota_v2(folder) for folder in _own_groups(control_groups, membership)]
     granted.append(_quota_v1(control_groups / "cpu"))
     return min((quota for quota in granted if quota is not None), default=None)

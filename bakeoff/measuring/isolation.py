@@ -58,12 +58,10 @@ def has_full_disk(folder: Path) -> bool:
 
 
 def make_workspace(folder: Path) -> Path:
-    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds.
-
-    Its `tmp` leads to the machine's precompiled headers of torch, where there are any.
-    """
+    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds."""
     for name in ("tmp", "cache", "artifact"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    # Its `tmp` leads to the machine's precompiled headers of torch, where there are any.
     own = headers_of_torch(folder / "tmp")
     if headers_of_torch().is_dir() and not own.exists():
         own.parent.mkdir(exist_ok=True)
@@ -73,16 +71,12 @@ def make_workspace(folder: Path) -> Path:
 
 
 def headers_of_torch(temporary: Path | None = None) -> Path:
-    """Return the folder in which torch keeps its precompiled C++ headers, by default the machine's own.
-
-    Torch keeps them for all programs of a user, since they depend on no model, and its `fresh_cache` leaves them alone.
-    Their names tell the version of the compiler and of torch, and the flags. Source: torch/_inductor/codecache.py,
-    `_HEADER_DIR`.
-    """
+    """Return the folder in which torch keeps its precompiled C++ headers, by default the machine's own."""
     try:
         user = getpass.getuser()
     except (KeyError, ImportError, OSError):
         user = f"uid_{os.getuid()}" if hasattr(os, "getuid") else "unknown_user"
+    # All programs of a user share it. Source: `_HEADER_DIR` in torch/_inductor/codecache.py.
     name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     return Path(temporary or tempfile.gettempdir(), name, "precompiled_headers")
 

@@ -43,11 +43,8 @@ def variables_of(malloc: Malloc) -> Mapping[str, str]:
 
 
 def interpreter_with(malloc: Malloc, folder: Path) -> Path:
-    """Write a script into `folder` that starts this Python with an allocator, and return it.
-
-    It is the interpreter of an environment, so that rows such as `eager@tcmalloc` take part in one contest. Raises
-    UsageError where the allocator is not here.
-    """
+    """Write a script into `folder` that starts this Python with an allocator, and return it. Raises UsageError where
+    the allocator is not here."""
     chosen = shlex.join(f"{name}={value}" for name, value in variables_of(malloc).items())
     cleared = " ".join(f"-u {name}" for name in ("LD_PRELOAD", *KEEPING_MEMORY))
     script = folder / malloc / "python"

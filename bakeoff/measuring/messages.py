@@ -239,10 +239,8 @@ ENGINE_MEMORY_LIMIT_S = 60.0
 
 
 class Finish(Message):
-    """Check once more, and end. It is answered by `Finished`.
-
-    After it comes `Evaluated` if `with_metrics`, and `KernelsTraced` if `with_trace`.
-    """
+    """Check once more, and end. It is answered by `Finished`, then by `Evaluated` if `with_metrics`, and by
+    `KernelsTraced` if `with_trace`."""
 
     with_trace: bool = False  # of the kernels on a GPU
     with_metrics: bool = False  # of the user's own

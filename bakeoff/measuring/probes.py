@@ -19,10 +19,8 @@ Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured, Found)
 
 @contextlib.contextmanager
 def launchers_for(request: Request, epochs: int = 1) -> Iterator[Launchers]:
-    """Yield the launchers of a run, prepared for so many epochs, whose workers use its allocator.
-
-    Raises UsageError for an environment without an interpreter, and for an allocator that is not here.
-    """
+    """Yield the launchers of a run, prepared for so many epochs. Raises UsageError for an environment without an
+    interpreter, and for an allocator that is not here."""
     for name, python in request.env.items():
         if shutil.which(python) is None:
             raise UsageError(f"--env {name}={python}: there is no such interpreter")
@@ -51,10 +49,8 @@ def ask(
     limit_s: float = PROBE_LIMIT_S,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Answer:
-    """Start a worker for a job, and return its answer. `asking` says for an error what was asked.
-
-    Raises BakeoffError, with the reason, where there is no answer.
-    """
+    """Start a worker for a job, and return its answer. Raises BakeoffError where there is none, with the reason and
+    with `asking`, which says what was asked."""
     name = type(job).__name__
     failed = f"{asking or f'asking this machine ({name})'} failed: "
     log = launcher.temporary / f"{name}.log"

@@ -9,11 +9,9 @@ from bakeoff.records.store import Store
 
 
 def require_same_model(store: Store, reference_id: str | None = None) -> None:
-    """Raise UsageError if a file that the run's models come from, or a variable that they read, has changed.
-
-    With `reference_id` it is asked of this model alone. Nothing is known of a report without its run, nor of the files
-    of a cluster's nodes, which answer for their variables themselves.
-    """
+    """Raise UsageError if a file that the run's models come from, or a variable that they read, has changed. With
+    `reference_id` it is asked of this model alone."""
+    # A report without its run has no such facts, and the nodes of a cluster check their variables themselves.
     if not Store.is_run(store.root) or store.request().get("cluster"):
         return
     require_own_variables(store.own_variables(reference_id), os.environ)

@@ -17,10 +17,8 @@ class Preload(Message):
 
 
 class Branch(Message):
-    """Fork a server that imports these modules, too. It takes its orders from the socket that comes along.
-
-    It says `Preloaded` there when it can fork workers.
-    """
+    """Fork a server that imports these modules, too. It takes its orders from the socket that comes along, and says
+    `Preloaded` there when it can fork workers."""
 
     modules: tuple[str, ...]
     for_cuda: bool = False  # as in `Preload`

@@ -37,13 +37,11 @@ from bakeoff.records.store import Store
 
 
 def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts, Environment]:
-    """Return what torch sees of this machine, and the description of the machine.
-
-    Where there are cores to spare, the last fork server answers for torch, and the others begin to import what the
-    models need. Raises UsageError for a named environment that cannot run a worker.
-    """
+    """Return what torch sees of this machine, and the description of the machine. Raises UsageError for a named
+    environment that cannot run a worker."""
     captured = environment.capture()
     imports = shared_imports(list(map(models.find, request.models)))
+    # With cores to spare, one server answers for torch, while the others import what the models need.
     asks_last = has_spare_cores() and launchers.last is not launchers.first
     if imports and asks_last:
         launchers.preload(imports, may_use_cuda(request), except_last=True)
@@ -129,20 +127,16 @@ def has_spare_cores() -> bool:
 
 
 def servers_of(request: Request) -> int:
-    """Return how many processes of each cell get a fork server at once.
-
-    Servers that start later keep the contest waiting. Where there are cores to spare, two more start with the first.
-    """
+    """Return how many processes of each cell get a fork server at once."""
     plan = sampling_of(request)
+    # Servers that start later keep the contest waiting.
     further = FURTHER_SERVERS_AT_ONCE if has_spare_cores() else 0
     return min(plan.most_processes, plan.processes + further)
 
 
 def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
-    """Have the fork servers import what all cells need, and wait for the first one.
-
-    Return torch's C++ headers, which are made beside what is not timed.
-    """
+    """Have the fork servers import what all cells need, and wait for the first one. Return torch's C++ headers, which
+    are made beside what is not timed."""
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
     imports = shared_imports(families) if launchers.first.start_method == "forkserver" else []
@@ -216,10 +210,8 @@ def measurement_of(
 
 
 def shared_imports(families: Sequence[Family]) -> list[str]:
-    """Return the modules that fork servers may import for models of these families.
-
-    There are none if some family imports nothing, because no cell may begin with the imports of another.
-    """
+    """Return the modules that fork servers may import for models of these families."""
+    # Where a family imports nothing, no cell may begin with the imports of another.
     if not all(family.imports for family in families):
         return []
     return list(dict.fromkeys(module for family in families for module in family.imports))
@@ -229,11 +221,8 @@ AXES_LIMIT_S = 300.0
 
 
 def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
-    """Return the contests with what a worker finds of those that have cells built for a range: the axes to leave open,
-    and the sizes whose weights all cells have, if weights vary with sizes.
-
-    Raises UsageError, in one line, if a model refuses its range.
-    """
+    """Return the contests with the axes to leave open, and with the sizes that all cells have their weights at, if
+    weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
     found: dict[str, AxesFound] = {}  # by range
     return [_completed(contest, launchers, found) for contest in contests]
 

@@ -94,12 +94,9 @@ def variables_of_builds(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_digests(names: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return a digest of each of these variables that is a user's own, or "" for one that is not in `given`.
-
-    Values may be secrets, so that they are written nowhere. The name is the salt, so that equal values of two variables
-    have other digests, and each guess takes long. Two runs can be compared all the same.
-    """
+    """Return a digest of each of these variables that is a user's own, or "" for one that is not in `given`."""
     own = [name for name in names if not is_withheld(name) and not _is_known(name)]
+    # Values may be secrets. The name is the salt, so that equal values have other digests, and guesses take long.
     return {name: _digest(name, given[name]) if name in given else "" for name in own}
 
 

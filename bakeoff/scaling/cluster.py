@@ -86,10 +86,8 @@ class Cluster:
         self._ray.shutdown()
 
     def request_for(self, request: Request) -> Request:
-        """Return the request with its device: the GPUs of the cluster if there are any, unless one is named.
-
-        Raises UsageError for what a cluster does not measure, or a device that no node has.
-        """
+        """Return the request with its device: the GPUs of the cluster if there are any, unless one is named. Raises
+        UsageError for what a cluster does not measure, or a device that no node has."""
         alive = self._alive()
         has_gpus = any(resources.get("GPU") for resources in alive.values())
         devices = request.devices or ("cuda" if has_gpus else "cpu",)
@@ -240,11 +238,8 @@ class DriverMailbox:
 
 
 def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, started_in: Path) -> bytes:
-    """Measure one contest on this node, as a Ray task. Return its logs, its reference and its notes, packed.
-
-    The user's files are found if this node has the folder in which the run was started. Raises ControllerDied, so that
-    Ray starts the contest again.
-    """
+    """Measure one contest on this node, as a Ray task, and return its logs, its reference and its notes, packed. Raises
+    ControllerDied, so that Ray starts the contest again."""
     import ray
 
     place = place_of_task(request, gpus, ray.get_gpu_ids())
@@ -252,6 +247,7 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
         store = Store.create(folder / "run", request, [planned.cell.id for planned in contest.cells], "")
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
         begin = StartController(place, request, (contest,), max(1, gpus))
+        # The user's files are found if this node has the folder in which the run was started.
         is_shared = started_in.is_dir()
         with Controller(begin, started_in if is_shared else None) as controller:
             while (message := controller.receive()) is not None:
@@ -274,15 +270,13 @@ def _built_for(message: Message, store: Store) -> bytes | None:
 
 
 def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> Place:
-    """Return the place of a task: its node, or one of its GPUs with an equal share of the cores.
-
-    Ray has made CUDA see this GPU alone.
-    """
+    """Return the place of a task: its node, or one of its GPUs with an equal share of the cores."""
     device, here = Device(request.devices[0]), platform.node()
     if not device.is_cuda:
         return Place(here, device, tuple(usable_cores()))
     index = int(gpu_ids[0])
     cores = usable_cores()
+    # Ray has made CUDA see this GPU alone, so that its number is 0.
     return Place(f"{here} cuda:{index}", device, divide_cores(cores, physical_cores(cores), gpus)[index], gpu=0)
 
 

@@ -70,10 +70,8 @@ class ControllerProcess:
     """The process of a controller, seen from the one that started it. It is a context manager: leaving it ends it."""
 
     def __init__(self, code: str, begin: object, variables: Mapping[str, str], folder: Path | None = None) -> None:
-        """Start the Python `code` in `folder`, to which the paths of models are relative, or in the current folder.
-
-        The first message to it is `begin`.
-        """
+        """Start the Python `code` in `folder`, to which the paths of models are relative, or in the current folder, and
+        send it the message `begin`."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end; without a name, nothing is left behind
         self.connection, theirs = Pipe()
         with theirs:

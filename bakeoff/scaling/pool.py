@@ -61,9 +61,7 @@ class Pool:
 
     def begin(self) -> tuple[Environment, list[str]]:
         """Start all controllers at the same time. Return the environment of the first place, and how places differ.
-
-        Raises UsageError under --strict where one is slower than another, and BakeoffError where one does not start.
-        """
+        Raises UsageError under --strict where one is slower than another, and BakeoffError where one does not start."""
         for place in self._places:
             self._start(place)
         while len(self._begun) < len(self._places):
@@ -138,12 +136,10 @@ class Pool:
         return self._controllers.pop(controller.place.name).ending()
 
     def _replace(self, controller: Controller, schedule: Schedule, store: Store, progress: Progress) -> None:
-        """Start another controller where one has died. Its contest goes on, or ends where that was its last attempt.
-
-        A controller that died before it began a contest would only die again, so its place takes none any more.
-        """
+        """Start another controller where one has died. Its contest goes on, or ends where that was its last attempt."""
         place = controller.place
         cause = f"the process that directs its contest ended at {place.name} ({self._cause(controller)})"
+        # A controller that died before it began a contest would only die again.
         if not schedule.has_begun_at(place.name):
             store.note(f"{cause} before it began: that place measured nothing more")
             schedule.is_gone(place.name)

@@ -9,10 +9,8 @@ MAX_ATTEMPTS = 3
 
 
 class Schedule:
-    """Hands out contests, the longest first. Contests that share a build follow one another at one place.
-
-    A contest stays where it has begun, also when it is begun again, because places may differ a little.
-    """
+    """Hands out contests, the longest first. Contests that share a build follow one another at one place. A contest
+    stays where it has begun, also when it is begun again, because places may differ a little."""
 
     def __init__(
         self, contests: Sequence[Contest], expected_s: Mapping[str, float], begun_at: Mapping[str, str] | None = None

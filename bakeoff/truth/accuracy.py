@@ -1,29 +1,10 @@
 """Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
 
-A cell passes when the error of every output is no more than rounding (`rounding_limits`), or at most two to four
-times that of eager in the same precision on the same device. That holds over all values, in each channel and row, for
-the worst value, and for the values of each magnitude. A compiler may round differently. It may not be much worse than
-what it compiles.
-
-The types are those of eager's outputs in the cell's precision. A type of another kind is wrong, such as float32 in
-place of int64, and one of another width is told.
-
-Complex numbers are compared as pairs. Whole numbers and booleans are right or wrong: a cell may have as many wrong ones
-as eager's own rounding explains, and usually that is none. What a build returns is first matched with what the model
-returns (`matching`).
-
-Quantised precisions and training have one limit for all values of an output. It passes when every value is close by
-torch.testing's tolerances, or when its RMSE is within a multiple of eager's.
-
-For int8 and fp8, eager computes with rounded operands (`measuring.worker.simulation`): that works on every device and
-depends on no library that is measured. Three times its RMSE is allowed, because backends choose ranges in different
-ways, but never more than the precision's `max_relative_rmse`. So the rule stays meaningful for every
-model.
-
-The outputs of a training task are a loss, gradients, and changes of parameters. Gradients of a millionth are common,
-and an absolute tolerance of 1e-5 would pass whatever they were: here it is a share of the output's own size. The limit
-is also below the error of zeros, so that a missing gradient or an unchanged parameter is found. Changes that eager gets
-as wrong as that are counted as unheld and left out of the error.
+docs/method.md has the rules, and `rounding_limits` the limits. What a build returns is first matched with what the
+model returns (`matching`). For int8 and fp8, eager computes with rounded operands (`measuring.worker.simulation`), so
+that no measured library matters. Three times its RMSE is allowed, as backends choose ranges in different ways, but no
+more than `max_relative_rmse`. For training, the absolute tolerance is a share of the output's own size, because
+gradients of a millionth are common. It is below the error of zeros, so that a missing gradient is found.
 """
 
 from __future__ import annotations
@@ -88,11 +69,8 @@ def check(
     left_out: Collection[str] = (),
     of_other_inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
-    """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's.
-
-    Outputs whose labels are `left_out` may have any values, but not all of them may be left out. What the model returns
-    `of_other_inputs` tells which numbers are constant.
-    """
+    """Compare the outputs of every input set with the reference's. Outputs whose labels are `left_out` may have any
+    values. Those `of_other_inputs` show which numbers are constant, and `training_outputs` describe training."""
     matched, problem = match(outputs, reference.outputs, of_other_inputs)
     other = OtherTypes() if problem or training_outputs else other_types(matched, reference.outputs, reference.types)
     if other.kinds:
@@ -427,10 +405,8 @@ def _checked_by_tolerances(
 def _worst_value(
     outputs: Sequence[Matched], reference: Sequence[Outputs], label: str, region: Region | None = None
 ) -> str:
-    """Say where the output of this label is farthest from the reference, what came there and what was expected.
-
-    Only a `region` counts, if it is given.
-    """
+    """Say where the output of this label is farthest from the reference, what came there and what was expected. Only a
+    `region` counts, if it is given."""
     worst: tuple[float, str] = (-1.0, "")
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         pairs = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}

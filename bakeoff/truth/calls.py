@@ -115,12 +115,8 @@ def run_eager(
     calls: AlikeCalls | None = None,
     known: Outputs = (),
 ) -> tuple[Outputs, ...]:
-    """Return the outputs that are compared for every input set. Each set of a training task begins anew.
-
-    The calls of a model that keeps state are one sequence. It comes again after so many calls with the first set as a
-    build may have made, and then each set is called from the first state (`ReferenceFiles`). `known` is the answer to
-    the first set, where that cannot have changed.
-    """
+    """Return the outputs that are compared for every input set. Calls of a model that keeps state are one sequence.
+    `known` is the answer to the first set, where that cannot have changed."""
     if training is not None:
         answers = []
         with Steps(training) as steps:
@@ -145,6 +141,7 @@ def run_eager(
 
 def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]:
     answers: list[Outputs] = []
+    # A build may have made as many calls with the first set, and its state cannot always be restored.
     for calls_before in range(1 + calls.traits.settles_after):
         answers += calls.play([sets[0]] * calls_before + list(sets)).outputs[calls_before:]
     for inputs in sets if calls.traits.state else ():
@@ -172,11 +169,8 @@ def thinned(outputs: Outputs) -> Outputs:
 
 
 def digests(tensor: torch.Tensor) -> torch.Tensor:
-    """Return for each block of values their root mean square, with a share of their sum with random signs.
-
-    The sum is divided by the root of their number, so that it is as large as a value. Other values in any place change
-    the digest. Values that are not finite count as zeros.
-    """
+    """Return for each block of values their root mean square, with a share of their sum with random signs. Values that
+    are not finite count as zeros."""
     flat, found = tensor.detach().reshape(-1), list[torch.Tensor]()
     order = torch.randperm(BLOCK, generator=torch.Generator().manual_seed(BLOCK))
     # their sum is the root of their number, so that an error of all values is as large in the sum
@@ -184,6 +178,7 @@ def digests(tensor: torch.Tensor) -> torch.Tensor:
 
     def of_blocks(blocks: torch.Tensor) -> torch.Tensor:
         sizes: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
+        # Divided by the root of their number, the sum is as large as a value: each place changes the digest.
         return (sizes + SIGNED_SHARE * (blocks @ signs)) / math.sqrt(BLOCK)
 
     for piece in torch.split(flat, 64 * BLOCK):  # which stays in a CPU's cache

@@ -1,26 +1,10 @@
 """Checks a build's answers, each call beginning as its counterpart of the reference did.
 
-Most models compute their outputs from their inputs alone, and then their sets are called and compared. For others:
-
-- The calls of a model that keeps state are one sequence. It is compared with eager's from the first state, or, where
-  the state lies in an artefact and cannot be restored, with eager's after as many calls as the build has made.
-- A random model is called with eager's seeds. Of a build that draws numbers of its own, outputs that do not vary are
-  compared as ever, and the others by their distribution over several calls. It must not answer twice alike.
-- Inputs with which the model decides otherwise are compared as well.
-- Where an operator's result may jump by rounding, a build may answer otherwise as often as eager with noise does. That
-  is no error, and it is noted that these values could not be compared.
-- Where eager's fast path for transformer layers answers otherwise than these layers, either answer is right.
-- Buffers that the model changes in each call, such as running means, must change in the build as well.
-- Inputs that the model writes into are compared after a call. A build that does not write into them is told as such. No
-  build may write into the inputs of a model that does not.
-- A model whose answer depends on the time is called with a stopped clock. What the model's own code reads from outside
-  or does there in a call, and the build does not, is noted.
-
-Where eager repeats its answer to the same inputs, a build must do so, too, up to what the check allows. It must see new
-values in the memory of inputs that it was called with before.
-
-A model may depend on something that none of this finds, such as the process or another clock. So a build fails only if
-eager, called in the same process at the same time, passes, or if it has changed the model's weights.
+docs/method.md lists what is done for models whose outputs do not follow from their inputs alone. State in an artefact
+cannot be restored, so such a build is compared with eager after as many calls as it has made. Where rounding may make a
+result jump, a build may answer otherwise as often as eager with noise does.
+A model may depend on something that is not found, such as the process or another clock. So a build fails only if eager,
+called in the same process at the same time, passes, or if it has changed the model's weights.
 """
 
 import contextlib
@@ -232,10 +216,7 @@ class Checker:
         return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
 
     def _with_new_values(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
-        """Put the second inputs into the memory of the first ones, call the build, and compare with its second answer.
-
-        A build may keep answers by the addresses of inputs.
-        """
+        """Put the second inputs into the memory of the first ones, and compare a call with the second answer."""
         is_plain = self._cell.task == INFERENCE and not self._traits.written_inputs
         if not (right.passed and is_plain) or right.unchecked or len(self._sets) < 2:
             return right
@@ -244,6 +225,7 @@ class Checker:
             return right
         kept = copied(inputs)
         try:
+            # A build may keep answers by the addresses of inputs.
             fill(inputs, other)
             again = self._answers([inputs.map(lambda tensor: tensor)])[0]
         finally:
@@ -528,10 +510,8 @@ def modules_in(compiled: object, depth: int = 4) -> Iterator[torch.nn.Module]:
 
 
 class WithFreshInputs(Wrapped):
-    """Calls a build of a model that writes into its inputs. Each binding gives it the values that the set had at first.
-
-    Binding is not timed. Calls that follow one another without it, as for throughput, go on with what was written.
-    """
+    """Calls a build of a model that writes into its inputs. Each binding restores the values that the set had at first,
+    which is not timed. Calls without a binding, as for throughput, go on with what was written."""
 
     def __init__(self, compiled: Compiled, sets: Sequence[Inputs]) -> None:
         super().__init__(compiled)

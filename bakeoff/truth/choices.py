@@ -29,15 +29,13 @@ class Choice:
     rows: torch.Tensor  # of the shape of the indices
 
     def values(self, indices: torch.Tensor, reference: torch.Tensor) -> torch.Tensor | None:
-        """Return the values that the indices choose, or None if they choose none, or one of them twice.
-
-        The reference's indices are distinct in each row if the model's operator is one that gives such indices.
-        """
+        """Return the values that the indices choose, or None if they choose none, or one of them twice."""
         length = self.source.shape[1]
         indices = indices.to(self.source.device, torch.int64)
         if indices.numel() and not bool(((indices >= 0) & (indices < length)).all()):
             return None
         places, expected = (self.rows * length + each.to(self.rows.device) for each in (indices, reference))
+        # The reference's are distinct in each row if the model's operator is one that gives such indices.
         if len(torch.unique(places)) < len(torch.unique(expected)) == expected.numel():
             return None
         return self.source.flatten()[places.flatten()]

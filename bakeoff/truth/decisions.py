@@ -87,16 +87,13 @@ class _Read:
 
 
 class ReadingWatch(TorchFunctionMode):
-    """Notes where Python reads values that come from the inputs, in calls inside the block, and the way of these calls.
-
-    How many values fulfil a condition is such a value, too: the length of `x[x > 0]`.
-
-    A value that comes from weights alone is the same in each call, so nothing is decided by it.
-    """
+    """Notes where Python reads values that come from inputs in calls in the block, and which way the calls take."""
 
     def __init__(self, inputs: Iterable[torch.Tensor]) -> None:
         super().__init__()
+        # A value that comes from weights alone is the same in each call, so that it decides nothing.
         self._from_inputs = WeakIdKeyDictionary()
+        # How many values fulfil a condition is such a value, too: the length of `x[x > 0]`.
         self._sized_by_values = WeakIdKeyDictionary()
         self._places = WeakIdKeyDictionary()
         inputs = list(inputs)
@@ -201,10 +198,7 @@ def _is_constant(leaf: Any) -> bool:
 
 
 def _decides_nothing(file: str, line: int) -> bool:
-    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`.
-
-    One that takes one of two ways, or gives a value a name, decides: `outs.append(a(x) if x.max() < 50 else b(x))`.
-    """
+    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`."""
     statements = [node for node in _statements(file) if node.lineno <= line <= (node.end_lineno or node.lineno)]
     if not statements:
         return False
@@ -213,6 +207,7 @@ def _decides_nothing(file: str, line: int) -> bool:
         if innermost.orelse or not all(isinstance(node, ast.Raise) for node in innermost.body):
             return False
         return not _has(innermost.test, ast.NamedExpr)
+    # One of two ways, or a named value, decides: `outs.append(a(x) if x.max() < 50 else b(x))`.
     if isinstance(innermost, ast.Expr):
         return not (isinstance(innermost.value, ast.BoolOp) or _has(innermost, ast.IfExp, ast.NamedExpr))
     return isinstance(innermost, ast.Assert | ast.Raise) and not _has(innermost, ast.NamedExpr)
@@ -238,10 +233,8 @@ class FrozenChoices:
         self.lines: set[Line] = set()
 
     def among(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-        """Return those of the model's decisions that the trace froze.
-
-        The trace also warns where a size is read. Sizes do not change in a contest, and no decision stands there.
-        """
+        """Return those of the model's decisions that the trace froze."""
+        # The trace also warns where a size is read. Sizes do not change in a contest, and decide nothing.
         return tuple(decision for decision in decisions if (decision.file, decision.line) in self.lines)
 
 
@@ -281,12 +274,10 @@ class Deciding:
 
 
 def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
-    """Return where the watched calls decided by values, and search for inputs that make the model go another way.
-
-    Inputs that hold a number with which the model compares them, such as that of padding, may do so, too.
-    """
+    """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
     try:
         found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
+        # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
         taken = (each for each in _with_compared(watch, sets) if _answers_with_numbers(module, each, calls))
         return Deciding(found.decisions, (*found.probes, *islice(taken, 1)))
     except Exception:  # what was changed in the search may be anything to a model
@@ -295,16 +286,13 @@ def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs],
 
 
 def _with_compared(watch: ReadingWatch, sets: Sequence[Inputs]) -> Iterator[Inputs]:
-    """Yield the first inputs with all numbers that they are compared with, and that no set holds, then with each one.
-
-    Each stands at the end of rows. An index outside of a table's range ends a GPU's process, so that there the numbers
-    are no smaller than zero and no larger than those given.
-    """
+    """Yield the first inputs with all numbers that they are compared with and that no set holds, then with each."""
     missing = []
     for place, number in watch.compared:
         if place < len(sets[0].tensors()) and all(len(each.tensors()) == len(sets[0].tensors()) for each in sets):
             given = [each.tensors()[place] for each in sets]
             info = torch.iinfo(given[0].dtype)
+            # An index outside of a table's range ends a GPU's process.
             is_safe = not given[0].is_cuda or 0 <= number <= int(given[0].max())
             if info.min <= number <= info.max and is_safe and not any(bool((each == number).any()) for each in given):
                 missing.append((place, number))
@@ -365,11 +353,8 @@ def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch |
 
 
 def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
-    """Return True if all values of an answer are finite where nothing watches the call.
-
-    A watched call does not take the fast path of torch's encoder layers. With every token masked only that path gives
-    NaN.
-    """
+    """Return True if all values of an answer are finite where nothing watches the call."""
+    # With every token masked, only the fast path of torch's encoder layers gives NaN. Watched calls do not take it.
     calls.begin()
     try:
         return are_finite(call(module, copied(calls.given(inputs))))
@@ -392,11 +377,9 @@ def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
-    """Yield inputs of the same shapes and types with other values, which may make a model decide otherwise.
-
-    Whole numbers stay between the smallest and the largest one that the model was given. Masks of one half come first:
-    where a mask hides everything, engines rightly differ.
-    """
+    """Yield inputs of the same shapes and types with other values, which may make a model decide otherwise. Whole
+    numbers stay between the smallest and the largest one that the model was given."""
+    # Masks of one half come first: where a mask hides everything, engines rightly differ.
     changes: tuple[tuple[Change, Change], ...] = (
         (_as_it_was, partial(_as_mask, _half)),
         (_as_it_was, partial(_as_mask, lambda mask: 1 - _half(mask))),

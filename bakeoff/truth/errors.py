@@ -94,10 +94,8 @@ def _added(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class OutputErrors:
-    """The errors of one output over all input sets, in float64. Values that are not finite are counted apart.
-
-    Complex numbers count as pairs. The error of a wrong whole number is 1, and so is the size of each.
-    """
+    """The errors of one output over all input sets, in float64. Complex numbers count as pairs. The error of a wrong
+    whole number is 1, and so is the size of each."""
 
     label: str
     rtol: float
@@ -347,13 +345,10 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
-    """Return eager's error of each output over all input sets.
-
-    Where rounding decides, moving values by one rounding gives other shapes and whole numbers. They are no errors of
-    eager's.
-    """
+    """Return eager's error of each output over all input sets."""
     if not rounding_decides:
         return errors_of_eager(eager, exact)
+    # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
     alike = [
         with_structure(
             tuple(
@@ -370,15 +365,13 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_deci
 
 
 def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
-    """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing.
-
-    Float64 is no reference then: rounding has decided what there is to compare. Rounding to 8 or 4 bits may change
-    every value, but no shape.
-    """
+    """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing. Where
+    they differ, float64 is no reference."""
     for ours, theirs in zip(eager, exact, strict=True):
         chosen = choices_of(theirs)  # indices of equal values are the same
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
             is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
+            # Rounding to 8 or 4 bits may change every value, but no shape.
             if not is_choice and (told := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
                 return f"output {place} {told} in {precision} and in float64"
         if len(ours) != len(theirs):
@@ -387,10 +380,8 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
 
 
 def far_from_float64(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision, most: float = 0) -> str:
-    """Return how far eager's values are from float64's if that is more than `most` or else than usual, or nothing.
-
-    Types that round only the operands of some operators are not judged by this.
-    """
+    """Return how far eager's values are from float64's if that is more than `most` or else than usual, or nothing."""
+    # Types that round only the operands of some operators are not judged by this.
     most = most or UNUSUAL_ERRORS.get(precision, math.inf)
     for ours, theirs in zip(eager, exact, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -402,11 +393,8 @@ def far_from_float64(eager: Sequence[Outputs], exact: Sequence[Outputs], precisi
 def is_explained_by_rounding(
     eager: Sequence[Outputs], exact: Sequence[Outputs], noisy: Sequence[Sequence[Outputs]], precision: Precision
 ) -> bool:
-    """Return True if rounding noise moves eager's values about as far as they are from float64's, where that is far.
-
-    Where it does not, float64 gives another answer for another reason: it draws other random numbers from the same
-    seed, or the model asks for the type. Then float64 is no reference for eager.
-    """
+    """Return True if rounding noise moves eager's values about as far as they are from float64's, where that is far. If
+    not, float64 is no reference: it draws other random numbers, or the model asks for the type."""
     most = UNUSUAL_ERRORS.get(precision, math.inf)
     return all(
         any(_moves_so_far(one, run[number], place, MIN_EXPLAINED_SHARE * _distance(one, other)) for run in noisy)
@@ -455,10 +443,8 @@ def _has_distance(value: torch.Tensor) -> bool:
 
 
 def within_float32(exact: tuple[Outputs, ...], eager: Sequence[Outputs]) -> tuple[Outputs, ...]:
-    """Return the reference with eager's values where it leaves the range of float32, as `finfo(x.dtype).min` does.
-
-    The reference itself comes back if it stays within that range.
-    """
+    """Return the reference with eager's values where it leaves the range of float32, as `finfo(x.dtype).min` does. The
+    reference itself comes back if it stays within that range."""
     largest = torch.finfo(torch.float32).max
 
     def is_beyond(value: torch.Tensor) -> torch.Tensor:

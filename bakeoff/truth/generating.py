@@ -36,10 +36,8 @@ class Greedy:
 
 
 class WithCaches(Wrapped):
-    """A decode step whose outputs are always the logits and all caches, also where it writes into its inputs.
-
-    Caches that all input sets share have one empty row, at the first set's position. `restore` empties it again.
-    """
+    """A decode step whose outputs are always the logits and all caches, also where it writes into its inputs. Caches
+    that all sets share have one empty row, at the first set's position, which `restore` empties again."""
 
     def __init__(self, inner: Compiled, sets: Sequence[Inputs]) -> None:
         super().__init__(inner)
@@ -73,13 +71,11 @@ def _empty_rows(sets: Sequence[Inputs]) -> list[torch.Tensor]:
 
 
 def steps_in_place(call: Call, sets: Sequence[Inputs]) -> Iterator[Sequence[torch.Tensor]]:
-    """Yield the outputs of a decode step for each set, with caches in which steps have written at all positions.
-
-    A build that writes in place leaves its own rows there, which the other sets then show. So eager must leave its own.
-    The caches are copies, shared by the sets as those given are.
-    """
+    """Yield the outputs of a decode step for each set, with caches in which steps have written at all positions. The
+    caches are copies, shared by the sets as those given are."""
     sets = copy.deepcopy(tuple(sets))
     empty = _empty_rows(sets)
+    # A build that writes in place leaves its own rows there, which the other sets then show.
     for is_shown in (False, True):
         for inputs in sets:
             for row in empty:
@@ -92,11 +88,8 @@ def steps_in_place(call: Call, sets: Sequence[Inputs]) -> Iterator[Sequence[torc
 
 
 def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:
-    """Return the tokens of `call`, or None for another task.
-
-    A prefill gives the first token of each prompt. A decode step goes on greedily from the last set, which is the first
-    position after the prompt. Its tensors are restored afterwards.
-    """
+    """Return the tokens of `call`, or None for another task. A prefill gives the first token of each prompt. A decode
+    step goes on greedily from the last set, whose tensors are restored afterwards."""
     if cell.task == PREFILL:
         return _greedy([call(one)[0] for one in sets], cell.precision, is_first=True)
     if cell.task != DECODE:
@@ -128,10 +121,8 @@ def _greedy(logits: Sequence[torch.Tensor], precision: Precision, is_first: bool
 
 
 def compare(ours: Greedy, eager: Greedy, first: Greedy | None = None) -> Generated:
-    """Return how many tokens of every sequence agree with eager's, and how near eager was to another one then.
-
-    `first` has eager's tokens in the first precision of a contest across several.
-    """
+    """Return how many tokens of every sequence agree with eager's, and how near eager was to another one then. `first`
+    has eager's tokens in the first precision of a contest across several."""
     agreed, margin = len(eager.tokens[0]), None
     for mine, theirs, margins in zip(ours.tokens, eager.tokens, eager.margins, strict=True):
         place = next((place for place, pair in enumerate(zip(mine, theirs, strict=True)) if len(set(pair)) > 1), None)

@@ -46,10 +46,7 @@ def changed_since(before: Settings) -> tuple[Setting, ...]:
 
 
 def put_in_force(traits: ModelTraits) -> int:
-    """Put settings in force that the model's file sets, also in a process that never runs this file.
-
-    Return the number of torch's threads.
-    """
+    """Put the settings of the model's file in force, also where it never runs. Return torch's number of threads."""
     changed = {setting.name: setting.after for setting in traits.settings}
     if traits.threads is not None and traits.threads != torch.get_num_threads():
         torch.set_num_threads(traits.threads)
@@ -66,18 +63,15 @@ def put_in_force(traits: ModelTraits) -> int:
 
 @contextlib.contextmanager
 def few_threads(at_most: int = LOADING_THREADS) -> Iterator[None]:
-    """Have torch compute with two threads at most in the block, or `at_most`. Nothing is timed there.
-
-    The block does not notice: `torch.get_num_threads` returns what would be in force without this, and what it asks for
-    by `torch.set_num_threads` is in force afterwards. So a model's file that sets threads is heard, and one that sets
-    them for a while and then back changes nothing.
-    """
+    """Have torch compute with `at_most` threads or fewer in the block, where nothing is timed. The block does not
+    notice: the number of threads that it reads and sets is the one in force afterwards."""
     get, put = torch.get_num_threads, torch.set_num_threads
     wanted, is_over = get(), False
     if wanted <= at_most:
         yield
         return
 
+    # So a model's file that sets threads is heard, and one that sets them back again changes nothing.
     def wanted_threads() -> int:
         return get() if is_over else wanted
 
@@ -98,10 +92,8 @@ def few_threads(at_most: int = LOADING_THREADS) -> Iterator[None]:
 
 
 def threads_for_untimed_work(is_machine_busy: bool) -> AbstractContextManager[None]:
-    """Have torch compute with one thread in the block if other programs keep the machine busy.
-
-    Threads that share cores with other programs mostly wait for one another: a call may take forty times as long.
-    """
+    """Have torch compute with one thread in the block if other programs keep the machine busy."""
+    # Threads that share cores with other programs wait for one another: calls may take forty times as long.
     return few_threads(1) if is_machine_busy else contextlib.nullcontext()
 
 

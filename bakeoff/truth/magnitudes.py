@@ -93,17 +93,14 @@ class EagerOctaves(NamedTuple):
         return torch.stack([self.eager_squares, self.eager_logs, self.counts, self.eager_inexact])
 
     def groups(self, errors: torch.Tensor) -> Groups | None:
-        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave.
-
-        Where eager hands most values on, such as the rows of a cache, the few that it computes decide a group's error.
-        So there must be none of them, or as many as make a magnitude.
-        """
+        """Return the groups of octaves with enough values, the largest first, beside a build's errors by octave."""
         ends, count, inexact = list[int](), 0.0, 0.0
         exponents = self.counts[1:].nonzero().flatten().add(1).flip(0).tolist()
         for exponent, following in itertools.zip_longest(exponents, exponents[1:], fillvalue=EXPONENTS):
             count += float(self.counts[exponent])
             inexact += float(self.eager_inexact[exponent])
             is_apart = count >= MIN_APART_VALUES and following < exponent - APART_OCTAVES
+            # Where eager hands most values on, as rows of a cache, the few that it computes decide a group's error.
             is_known = inexact == 0 or inexact >= MIN_MAGNITUDE_VALUES
             if (count >= MIN_MAGNITUDE_VALUES and is_known) or is_apart:
                 ends.append(exponent)
@@ -146,17 +143,11 @@ class Groups(NamedTuple):
     exponents: tuple[tuple[int, int], ...]
 
     def limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
-        """Return the largest RMSE of each group, where that of the whole output and eager's are these.
-
-        An output may have another multiple of eager's error than usual, because its `limit` is a floor. Then each
-        group may have this multiple, too, up to that of an eager that rounds once.
-
-        Where large terms cancel, a small value has the error of large ones, which eager may have been spared. Of values
-        of one magnitude, half as many come out half as large by chance, and so on: their errors are allowed, as far as
-        they are no more than one value of the group that is lost.
-        """
+        """Return the largest RMSE of each group, from the `limit` of the whole output and eager's RMSE of it."""
+        # Where `limit` is a floor, it is another multiple of eager's error, which each group may have, too.
         allowed = _multiple(precision, limit, eager_rmse) * self.eager
         rounding = allowed.maximum(_floor(precision) * self.sizes)
+        # Where large terms cancel, a small value has the error of large ones, up to one lost value of the group.
         cancelling = self._cancelling
         cancelling = torch.where(cancelling >= MIN_CANCELLING, cancelling, 0.0)
         cancelled = ((cancelling / self.counts[:, None]).clamp_max(1.0) @ allowed.square()).sqrt()
@@ -164,13 +155,11 @@ class Groups(NamedTuple):
         return self._or_absolute(VALUE_MARGIN * rounding)
 
     def typical_limits(self, precision: Precision, limit: float, eager_rmse: float) -> torch.Tensor:
-        """Return the largest geometric mean of the errors of each group, from that of eager's.
-
-        A few values that are lost hardly move it, so that it shows where most values are less exact than eager's, such
-        as in bfloat16. Of the values that may be left from cancelling larger ones, the share has these ones' error.
-        """
+        """Return the largest geometric mean of the errors of each group, from that of eager's."""
+        # A few lost values hardly move it, so that it shows where most are less exact than eager's, as in bfloat16.
         allowed = _multiple(precision, limit, eager_rmse) * self.typical_eager
         rounding = allowed.maximum(_floor(precision) * self.sizes)
+        # This share of the values may be left from cancelling larger ones, and then has the error of these.
         shares = (self._cancelling / self.counts[:, None]).clamp_max(1.0)
         bits = torch.where(shares > 0, shares * (rounding / rounding[:, None]).log2(), 0.0)
         return self._or_absolute(TYPICAL_MARGIN * rounding * bits.clamp_min(0.0).amax(1).exp2())
@@ -187,10 +176,7 @@ class Groups(NamedTuple):
         return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), 1.0))
 
     def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
-        """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`.
-
-        Sizes below those of all groups have no other limit.
-        """
+        """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`."""
         growing = limits.flip(0).cummax(0).values.clamp_max(overall)
         place = torch.searchsorted(self.sizes.flip(0), sizes.clamp_max(float(self.sizes[0])))
         return torch.where(sizes < self.sizes[-1], overall, growing[place])

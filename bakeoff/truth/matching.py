@@ -22,10 +22,8 @@ Matched = tuple["torch.Tensor | None", ...]
 def match(
     outputs: Sequence[Outputs], reference: Sequence[Outputs], of_other_inputs: Sequence[Outputs] = ()
 ) -> tuple[list[Matched], str]:
-    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is.
-
-    What is the same in the reference and in the model's outputs `of_other_inputs` is a constant, which may be left out.
-    """
+    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is. What is
+    the same in the reference and in the outputs `of_other_inputs` is a constant, which may be left out."""
     all_known = (*reference, *of_other_inputs)
     constant = _constant_numbers(all_known)
     found: list[Matched] = []
@@ -136,10 +134,8 @@ def _match_call(ours: Outputs, theirs: Outputs, constant: set[str]) -> tuple[Mat
 
 
 def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, int | None]:
-    """Return the number of our output for each of the model's, in order, so that most required ones have a partner.
-
-    Partners have the same shape. `optional` ones count less than required ones.
-    """
+    """Return the number of our output of the same shape for each of the model's, in order, so that most required ones
+    have a partner. `optional` ones count less than required ones."""
     best: list[list[tuple[float, dict[int, int | None]]]] = [
         [(0.0, {}) for _ in range(len(ours) + 1)] for _ in range(len(theirs) + 1)
     ]
@@ -189,13 +185,10 @@ def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs
 
 
 class OtherTypes(NamedTuple):
-    """How the types of a build's outputs differ from eager's: in kind, such as whole numbers for booleans, or in width.
-
-    Each is told as `output[1] as int32 in place of int64`. Numbers of Python have no type that a graph could keep.
-    """
+    """How the types of a build's outputs differ from eager's: in kind, such as int64 for bool, or in width."""
 
     kinds: tuple[str, ...] = ()
-    widths: tuple[str, ...] = ()
+    widths: tuple[str, ...] = ()  # such as `output[1] as int32 in place of int64`
 
 
 def other_types(

@@ -163,9 +163,7 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
 
 def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[str, _Variable]]:
     """Yield the data that a function of the user's own can change: by its variables, closure, defaults and attributes.
-
-    Functions that it names are followed, so that a helper may count calls.
-    """
+    Functions that it names are followed, so that a helper may count calls."""
     if not is_users_file(function.__code__.co_filename):
         return
     of, variables = f" of {function.__name__}", function.__globals__

@@ -194,10 +194,7 @@ _raise_next = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
 
 
 def _raising(error: Exception) -> type[Exception]:
-    """Return a class that makes no new exception, but gives this one, and until then stops profiling.
-
-    The profiler would be the next code that is interrupted.
-    """
+    """Return a class that makes no new exception, but gives this one, and until then stops profiling."""
     profiler = sys.getprofile()
 
     def given(_: type) -> Exception:
@@ -206,6 +203,7 @@ def _raising(error: Exception) -> type[Exception]:
 
     kind = type("Given", (type,), {"__call__": given})
     raising: type[Exception] = kind(type(error).__name__, (type(error),), {})
+    # The profiler would be the next code that is interrupted.
     sys.setprofile(None)
     return raising
 
@@ -214,10 +212,7 @@ def _raising(error: Exception) -> type[Exception]:
 def _implemented_by(
     place: ctypes.c_void_p, signature: tuple[Any, ...], move: _Move, through: tuple[str, ...]
 ) -> Iterator[None]:
-    """Have calls by the user's own code, and by what this calls in the folders `through`, tell listeners and be moved.
-
-    An exception cannot leave it: its caller gets None, and then the exception, before its next instruction.
-    """
+    """Have calls by the user's own code, also through the folders `through`, tell listeners and be moved."""
     address_of_own = place.value
     own = ctypes.PYFUNCTYPE(ctypes.py_object, *signature)(address_of_own or 0)
     is_tuple = signature[1] is ctypes.py_object
@@ -235,6 +230,7 @@ def _implemented_by(
             else:
                 made = move(lambda arguments: own(receiver, *arguments), given if len(given) > 1 else (None,), _at_s)
         except Exception as error:
+            # An exception cannot leave it: the caller gets None, and the exception before its next instruction.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
             address = id(None)
             interrupt = defaultdict[int, int](partial(_raise_next, threading.get_ident(), _raising(error)))

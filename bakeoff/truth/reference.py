@@ -50,10 +50,8 @@ class Reference:
     sums: tuple[int, ...] = ()  # `longest_sum` of each output of the first input set; empty: of all outputs alike
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
-        """Write it as safetensors. The file appears at `path` whole or not at all.
-
-        The outputs are left out if the file `outputs_at` in the same folder holds them: that of another precision.
-        """
+        """Write it as safetensors. The file appears at `path` whole or not at all. The outputs are left out if
+        `outputs_at`, the reference of another precision in the same folder, holds them."""
         tensors, known = ({}, {"outputs_in": outputs_at.name}) if outputs_at else self._outputs_to_save()
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}

@@ -1,23 +1,10 @@
 """How large may an error be before it is more than rounding? Pure functions from numbers to limits.
 
-An output passes when four errors are within their limits: the RMSE over all values, the RMSE in each slice along each
-dimension (each channel, each row), the largest error of a single value, and the RMSE of the values of each magnitude.
-Slices and single values show a fault in one channel or in one row, which the RMSE over a large output hides. Magnitudes
-show a fault in small values beside far larger ones, such as -1e9 in masked logits.
-
-Each limit is the larger of two: some times the same error of eager, and a floor of some units in the last place of the
-precision's type. The floor is relative to the size of the output, because outputs of 1e-5 and of 1e5 are as well known.
-
-- Multiples of eager's error are torch's own rule (`torch._dynamo.utils.same` with `fp64_ref`). It allows twice eager's
-  RMSE in float32, three times in 16 bits, and up to ten times where normalisations are folded into convolutions. Ours
-  are twice in TF32, three times in 16 bits, and four times in float32. There, folding and the order of sums gave up to
-  2.3 times eager's error in RepVGG and 4 times in Mamba2, and the smallest planted fault was above 100 times.
-- torch adds a floor to it: a tenth of its tolerance, which is 1e-5 or more, whatever the size of the output. Ours is
-  16 units in float32 (1.9e-6). The rounding errors of a sum of n products grow as sqrt(n) units (Higham and Mary, 2019,
-  "A new approach to probabilistic rounding error analysis"), so 16 units are a chain of 256 additions in one order.
-  Compilers order sums in other ways, fold normalisations into weights, and use Winograd's convolutions.
-- In 16 bits and in TF32, sums are accumulated in float32, so depth does not count. The floor is two units, which is
-  torch.testing's `rtol` for bfloat16.
+Slices and single values show a fault in one channel or row, which the RMSE over a large output hides. Magnitudes show
+one in small values beside far larger ones, such as -1e9 in masked logits. Each limit is the larger of some times
+eager's error, which is torch's own rule (`torch._dynamo.utils.same` with `fp64_ref`), and a floor relative to the
+output's size. Float32 has four times where torch has two: folding and the order of sums gave up to 2.3 times eager's
+error in RepVGG and 4 times in Mamba2, and the smallest planted fault was above 100 times.
 """
 
 import math
@@ -27,7 +14,11 @@ import torch
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 ROUNDING_UNITS = {Precision.FP32: 16.0, Precision.TF32: 2.0, Precision.BF16: 2.0, Precision.FP16: 2.0}
-"""An error of so many units in the last place, relative to the size of the output, is rounding whatever eager's is."""
+"""An error of so many units in the last place, relative to the size of the output, is rounding whatever eager's is.
+
+Errors of a sum of n products grow as sqrt(n) units (Higham and Mary, 2019, "A new approach to probabilistic rounding
+error analysis"), so that 16 are a chain of 256 additions. In 16 bits and TF32, sums are accumulated in float32, so
+that depth does not count. Two units are torch.testing's `rtol` for bfloat16."""
 
 SLICE_MARGIN = 2.0
 """A slice may have this many times the share of error that is allowed overall, because errors vary between slices."""
@@ -65,11 +56,8 @@ half of it, as the partial sums grow. A sum of 100,000 values from which a few a
 
 
 def error_of_sum(precision: Precision, length: int) -> float:
-    """Return the error, relative to the sum, that eager counts as having where it adds so many values up.
-
-    Eager adds up in pairs, which is far more exact than the order of others. In float32 the multiple of it that is
-    allowed is what a chain of as many additions may be off by. Sums that the floor covers have none.
-    """
+    """Return the error, relative to the sum, that eager counts as having where it adds so many values up."""
+    # Eager adds up in pairs, far more exactly than others. A chain of as many additions decides in float32.
     units = min(UNITS_OF_SUM * math.sqrt(length), MOST_UNITS_OF_SUM)
     if precision is not Precision.FP32 or units <= ROUNDING_UNITS[precision]:
         return 0.0
@@ -77,18 +65,14 @@ def error_of_sum(precision: Precision, length: int) -> float:
 
 
 def rounding_floor(precision: Precision, size: float) -> float:
-    """Return the RMSE that rounding alone may cause in an output of this root mean square, whatever eager's is.
-
-    An output of zeros has no size to compare with. There the absolute tolerance of torch.testing holds.
-    """
+    """Return the RMSE that rounding alone may cause in an output of this root mean square, whatever eager's is."""
+    # An output of zeros has no size to compare with. There the absolute tolerance of torch.testing holds.
     return ROUNDING_UNITS[precision] * precision.epsilon * size if size else ABSOLUTE_TOLERANCE
 
 
 def rmse_limit(precision: Precision, eager_rmse: float, size: float) -> float:
-    """Return the largest RMSE of an output whose reference has the root mean square `size`.
-
-    An eager that overflows excuses nothing.
-    """
+    """Return the largest RMSE of an output whose reference has the root mean square `size`."""
+    # An eager that overflows excuses nothing.
     near_eager = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
     return max(near_eager, rounding_floor(precision, size))
 
@@ -96,22 +80,18 @@ def rmse_limit(precision: Precision, eager_rmse: float, size: float) -> float:
 def slice_limits(
     precision: Precision, limits: torch.Tensor | float, eager_rmse: torch.Tensor, sizes: torch.Tensor
 ) -> torch.Tensor:
-    """Return the largest RMSE of each slice: from the `limits` for values as large as the slice, eager's RMSE in the
-    same slice, and the root mean square of the slice.
-
-    A few slices in which eager is far off, such as an ill-conditioned column, do not excuse errors in the others.
-    """
+    """Return the largest RMSE of each slice, from the `limits` for values as large as the slice, and from eager's RMSE
+    and the root mean square (`sizes`) of the slice."""
     near_eager = precision.max_times_eager_rmse * eager_rmse
     floor = ROUNDING_UNITS[precision] * precision.epsilon * sizes
+    # A few slices in which eager is far off, such as an ill-conditioned column, do not excuse the others.
     as_large = torch.as_tensor(limits, dtype=sizes.dtype).minimum(usual_limits(precision, eager_rmse, sizes))
     return SLICE_MARGIN * near_eager.maximum(floor).maximum(as_large)
 
 
 def usual_limits(precision: Precision, eager_rmse: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """Return what a slice of each size may be off if eager is as exact there as in half of the slices.
-
-    What is smaller than the output on the whole counts as that large.
-    """
+    """Return what a slice of each size may be off if eager is as exact there as in half of the slices."""
+    # What is smaller than the output on the whole counts as that large.
     sizes = sizes.clamp_min(float(sizes.square().mean().sqrt()))
     share = precision.max_times_eager_rmse * float((eager_rmse / sizes).nan_to_num(0.0).median())
     return EXCUSED_TIMES * max(share, ROUNDING_UNITS[precision] * precision.epsilon) * sizes

@@ -31,10 +31,7 @@ def without_flips(
     outputs: Sequence[Matched], reference: Sequence[Outputs], names: Collection[str], error_of: Callable[[float], float]
 ) -> tuple[list[Matched], dict[str, int]]:
     """Return these outputs with the reference's values where theirs are one step off by rounding, and their numbers.
-
-    `error_of` gives the error before the model rounds, of values of a root mean square. It takes values of an even
-    spread over an edge with a chance of error per step. If more of them are off, all of them stay as they are.
-    """
+    `error_of` gives the error, before the model rounds, of values of a root mean square."""
     found = list(map(list, outputs))
     counts = dict[str, int]()
     for name in names:
@@ -55,6 +52,7 @@ def without_flips(
             continue
         flips = [_flips(ours, exact, step) for ours, exact in pairs if ours is not None]
         count = sum(int(each.sum()) for each in flips)
+        # Evenly spread values cross an edge with a chance of error per step. If more are off, all stay as they are.
         expected = values.numel() * min(error_of(float(values.square().mean().sqrt())) / step, MAX_FLIPPED_SHARE)
         if not 0 < count <= min(int(expected + CHANCE * math.sqrt(expected)), MAX_FLIPPED_SHARE * values.numel()):
             continue
@@ -140,10 +138,7 @@ def without_jumps(
     answers: Sequence[Outputs], reference: Sequence[Outputs], witnesses: Sequence[Sequence[Outputs]], rounding: float
 ) -> tuple[list[Outputs], dict[str, int]]:
     """Return these answers with the reference's values where they are others, and how many these are in each output.
-
-    Witnesses are as right as the reference, and round otherwise: the first ones by one `rounding`, the others by more.
-    An output in which they differ less than the answers do stays as it is, in its values or in their number.
-    """
+    The witnesses are as right as the reference, the first with noise of one `rounding`, the others with more."""
     found = list(map(list, answers))
     counts = dict[str, int]()
     if any(list(map(len, each)) != list(map(len, reference)) for each in (answers, *witnesses)):
@@ -171,6 +166,7 @@ def without_jumps(
             is_explained = (
                 0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, each) for each in witnesses)
             )
+        # The witnesses differ less in this output than the answers do.
         if not is_explained:
             continue
         counts[label] = ours.number if ours else sum(exact[place].numel() for exact in reference)

@@ -104,12 +104,8 @@ class ReplayableModule:
 
 
 def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
-    """Call the module with eager until its traits are known, and leave it in the state in which it was.
-
-    If its answer depends on the time, the other traits are known once it is loaded and called with a stopped clock.
-    A model without traits is called twice. How it decides is found by `decisions_of`. What fails in looking at the
-    module is no fault of the model's: then it is called once, and `unexamined` says why.
-    """
+    """Call the module with eager until its traits are known, and leave it in the state in which it was. If looking at
+    it fails, it is called once, and `unexamined` says why. Raises what the model raises."""
     try:
         return _understood(ReplayableModule(module), sets)
     except Exception as error:
@@ -285,10 +281,7 @@ def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
 
 
 def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[Outputs]) -> tuple[str, ...]:
-    """Return the outputs that are the same for all input sets, which differ.
-
-    Where others vary, single numbers other than zero do not count, such as a scale, nor switches, nor weights.
-    """
+    """Return the outputs that are the same for all input sets, which differ."""
     first, *others = answers[: len(sets)]
     if all(are_equal(sets[:1], (other,)) for other in sets[1:]) or any(len(other) != len(first) for other in others):
         return ()
@@ -299,6 +292,7 @@ def outputs_alike(module: nn.Module, sets: Sequence[Inputs], answers: Sequence[O
     ]
     names, weights = labels(first), [*module.parameters(), *module.buffers()]
 
+    # Where others vary, single numbers other than zero do not count, such as a scale, nor do weights.
     def may_be_constant(value: torch.Tensor) -> bool:
         is_zero = value.dtype is not torch.bool and are_alike((value,), (torch.zeros_like(value),), roundings=0)
         is_number = value.numel() == 1 and not is_zero
@@ -355,11 +349,7 @@ class UseWatch(TorchDispatchMode):
 def inputs_without_effect(
     module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls, answers: Sequence[Outputs]
 ) -> tuple[str, ...]:
-    """Return the inputs that the model uses and that vary, though no output moves with one of them alone.
-
-    Each takes its values of another set, in each of the sets in turn. On a GPU no whole number does: together with the
-    others of its new set it may be an index out of range, which ends the process.
-    """
+    """Return the inputs that the model uses and that vary, though no output moves with one of them alone."""
     if len(of_each_shape(sets)) > 1:
         return ()
     ends_s, names = time.monotonic() + AUDIT_S, list[str]()
@@ -373,6 +363,7 @@ def inputs_without_effect(
     for name, tensor in islice(named[0].items(), AUDITED_INPUTS):
         if time.monotonic() > ends_s:
             break
+        # A whole number of another set may be an index out of range beside the others, which ends a GPU's process.
         is_safe = not tensor.is_cuda or tensor.is_floating_point() or tensor.dtype is torch.bool
         if not (is_strided(tensor) and tensor.numel() and is_safe and memory_of(tensor) in watch.used):
             continue
@@ -429,15 +420,12 @@ class OperatorCount(TorchDispatchMode):
 
 
 def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | None:
-    """Return how many operators a call takes for new values, and for these again, if that is fewer.
-
-    Calls that are timed get the same few input sets again and again. A model that looks its answers up then seems
-    faster than it is for new inputs, wherever it keeps them. It was called with such sizes before, so that tables for a
-    size are no difference.
-    """
+    """Return how many operators a call takes for new values, and for these again, if that is fewer."""
     for change_whole in (lambda whole: whole.flip(tuple(range(whole.dim()))), lambda whole: whole):
+        # Timed calls repeat a few input sets. A model that looks its answers up then seems faster than it is.
         new = copied(inputs.map(partial(changed_tensor, lambda real: real * (1 + CHANGE), change_whole)))
         try:
+            # It was called with such sizes before, so that tables for a size are no difference.
             first, again = _operators(module, new, calls), _operators(module, new, calls)
             # a third call shows that it is not only one call in two that does less
             is_kept = again < first and _operators(module, new, calls) < first

@@ -1,14 +1,9 @@
 """Witnesses beside eager as it is: what a model answers in float64, with noise in each operator, or from other weights.
 
-- `KeepFloat64` keeps a computation in float64 that a model or an operator would leave. `module.double()` casts weights,
-  not code. Llama's normalisation and rotary embedding cast to float32 by themselves, and some operators have no
-  float64, such as the grouped products of a mixture of experts.
-- `RoundingNoise` moves the result of each operator by up to one rounding, at random: Monte Carlo arithmetic (Parker,
-  1997). Where an answer is lost to rounding, as in a difference of two large sums, eager may be right by luck. Then its
-  error says little about that of another order of the same sums. Runs with noise show how far rounding can move the
-  answer. Stronger noise also finds choices that are close to another one, which a few runs with that of one rounding
-  may miss. Where an operator has several right answers, such as the order of equal values or the sign of an
-  eigenvector, these runs take another one (`OTHER_ANSWERS`).
+- `KeepFloat64` widens the casts of a model's code, as in Llama's normalisation, which `module.double()` leaves alone.
+- `RoundingNoise` moves each operator's result by up to one rounding, at random: Monte Carlo arithmetic (Parker, 1997).
+  It shows how far rounding can move an answer for which eager may be right by luck. Stronger noise finds choices that
+  are close to another one.
 - `jolt` moves weights and inputs by up to one rounding.
 """
 
@@ -33,11 +28,8 @@ CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.
 
 
 class KeepFloat64(TorchDispatchMode):
-    """Inside this block, casts to float32 are casts to float64, and operators that lack float64 run in float32.
-
-    `in_float32` names the latter. An operator that fails in float32, too, raises its first error. With
-    `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too.
-    """
+    """Inside this block, casts to float32 are casts to float64, and operators that lack float64, which `in_float32`
+    names, run in float32. With `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too."""
 
     def __init__(self, widens_16_bits: bool = False) -> None:
         super().__init__()
@@ -85,10 +77,8 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
 
 
 class RoundingNoise(TorchDispatchMode):
-    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay.
-
-    With an odd seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first.
-    """
+    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay. With an odd
+    seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
 
     def __init__(self, seed: int, roundings: float = 1) -> None:
         super().__init__()
@@ -192,10 +182,7 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
     """Change each weight of `module` in place, and each input, by up to one rounding of its type. Return the inputs.
-
-    The changes are random and always the same. Where eager itself has to be the reference, the change of its outputs is
-    an estimate of its error: every operation rounds once, as this does, and the model passes both on.
-    """
+    The changes are random and always the same."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():
@@ -210,6 +197,7 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
     def is_rounded(tensor: torch.Tensor) -> bool:
         return is_cast(tensor) or tensor.is_complex()
 
+    # Every operation of eager rounds once, as this does, so the outputs' change is an estimate of its error.
     with torch.no_grad():
         for weight in module.parameters():
             if is_rounded(weight):
@@ -219,10 +207,8 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
 
 @contextlib.contextmanager
 def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Compute each part of `module` in `dtype` inside the block, widening its weights only while it is called.
-
-    So a model whose weights fill half of a device is computed exactly. Weights must be used by the parts that own them.
-    """
+    """Compute each part of `module` in `dtype` inside the block, widening its weights only while it is called, since
+    they may fill half of a device. Weights must be used by the parts that own them."""
 
     def widen(part: torch.nn.Module, _: Any) -> None:
         for name, tensor in _own(part).items():
@@ -262,10 +248,8 @@ def is_cast(tensor: Any) -> bool:
 
 
 def type_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the type of `tensor` where floating-point ones have `dtype`.
-
-    Complex numbers are as wide as their parts, but at least complex64: torch computes with hardly any narrower ones.
-    """
+    """Return the type of `tensor` where floating-point ones have `dtype`."""
+    # They are as wide as their parts, but torch computes with hardly any narrower ones than complex64.
     if tensor.is_complex():
         return torch.complex128 if dtype is torch.float64 else torch.complex64
     return dtype if is_cast(tensor) else tensor.dtype

@@ -31,12 +31,8 @@ MAX_ROWS = 12
 
 
 def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Block]:
-    """Return what was found, the parts that were tried, and the growth of the error, for a file in `beside`.
-
-    A file has every part, and a terminal the worst ones.
-
-    `script` is the file that was asked for a script of the part that fails.
-    """
+    """Return what was found, the parts that were tried, and the growth of the error, for a file in `beside`. A file has
+    every part, and a terminal the worst ones. `script` is the file for a script of the part that fails."""
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
     worst = worst_trials(blame)
     more = len(blame.trials) - len(worst)
@@ -116,10 +112,7 @@ def figures(trial: PartTrial) -> str:
 
 
 def growth_sentence(blame: Blame) -> str:
-    """Say whether most of the error comes from one module, or nothing if it is not known.
-
-    Of fewer modules than MIN_POINTS nothing is said, as one of them always has a large share.
-    """
+    """Say whether most of the error comes from one module, or nothing if it is not known."""
     largest = largest_local(blame.growth)
     if largest is None:
         return ""
@@ -132,6 +125,7 @@ def growth_sentence(blame: Blame) -> str:
     if broken := next((end for end in ends if not math.isfinite(end.accumulated or 0.0)), None):
         return f"The error is not finite from {broken.name} on{path}."
     count = len([point for point in blame.growth if point.local is not None])
+    # One of a few modules always has a large share.
     if count < MIN_POINTS:
         return ""
     is_even = share < EVEN_SHARE
@@ -278,9 +272,7 @@ ACCUMULATED, LOCAL = "#0072b2", "#d55e00"
 
 def growth_chart(blame: Blame, finding: str) -> Chart | None:
     """Draw the accumulated and the local error of each module, a row for each, from the input down to the output.
-
-    Return None where no module has an error above 0 that is finite.
-    """
+    Return None where no module has an error above 0 that is finite."""
     points = blame.growth
     errors = [value for point in points for value in (point.local, point.accumulated) if is_drawn(value)]
     if not errors:

@@ -49,11 +49,8 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) -> list[ProfiledCell]:
-    """Profile a cell of the run at `path`, and then the cell to compare it with, if there is one.
-
-    Without a label it is the best cell at what the run was asked, beside the baseline. Raises UsageError for
-    what is not in the run or cannot be profiled, and BakeoffError for a cell that fails now.
-    """
+    """Profile a cell of the run at `path`, by default the best, and the cell to compare it with, by default the
+    baseline. Raises UsageError for what is not in the run or cannot be profiled, and BakeoffError where it fails."""
     report = report_at(path)
     with rest_named(report, path):
         record = script_parts.find_record(report, label) if label else best_of(report)
@@ -147,11 +144,8 @@ class Blamable(NamedTuple):
 
 
 def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
-    """Find the smallest part of a cell's model that loses precision, or that fails.
-
-    What fails is written as a script, which is run. Raises UsageError for a cell that cannot be looked into, and
-    BakeoffError where looking fails.
-    """
+    """Find the smallest part of a cell's model that loses precision, or that fails, and run a script of what fails.
+    Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails."""
     report = report_at(path)
     record = script_parts.find_record(report, label)
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
@@ -163,11 +157,8 @@ def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
 
 
 def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:
-    """Find which modules of a cell in fewer bits must stay in float32 so that it holds a tolerance, and measure that.
-
-    Without a tolerance it is what the run required of the error, or of a metric of the user's own. Raises UsageError
-    for a cell or a run that this makes no sense for, and BakeoffError where the search fails.
-    """
+    """Find and measure which modules of a cell must stay in float32 to hold `tolerance`, by default what the run
+    required. Raises UsageError where this makes no sense, and BakeoffError where the search fails."""
     report = report_at(path)
     record = script_parts.find_record(report, label)
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
@@ -224,10 +215,7 @@ def store_at(path: Path) -> Store:
 
 
 def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
-    """Give the variables that set threads, such as OMP_NUM_THREADS, the values that they had in the run.
-
-    With `threads`, torch and the engines get so many.
-    """
+    """Give the variables that set threads, such as OMP_NUM_THREADS, the values of the run, or `threads`."""
     before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
     in_run = {name: value for name, value in report.environment.variables.items() if name.startswith(OF_THREADS)}
     if threads:
@@ -246,12 +234,8 @@ def asked_of_worker(
     evaluation: Evaluation | None = None,
     limit_s: float | None = None,
 ) -> Answer:
-    """Start a worker on a cell of the run at `path`, and return what a function of this room says of the cell there.
-
-    It may take `limit_s`, or else as long as a cell of the run.
-
-    Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed.
-    """
+    """Start a worker on a cell of the run at `path`, and return what a `function` of this room says of the cell there.
+    Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed."""
     cell, store = record.cell, store_at(path)
     require_same_model(store, cell.reference_id)
     request = Request(**report.request)

@@ -139,10 +139,8 @@ Key = tuple[Modules, Kind | None]
 
 
 def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanation:
-    """Return the rows of a profile, beside those of a second one if there are two.
-
-    `depth` is how many names of a path are told apart. Without it, modules are opened where most of the time goes.
-    """
+    """Return the rows of a profile, beside those of a second one if there are two. `depth` is how many names of a path
+    are told apart. Without it, modules are opened where most of the time goes."""
     profiles = [cell.profile for cell in cells]
     profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
     opened = opened_to(depth, profiles) if depth else opened_by_time(profiles)
@@ -208,16 +206,14 @@ def time_in_row(
 
 
 def is_rough_in(parts: Sequence[ProfiledKernel], profile: CellProfile) -> bool:
-    """Return True if a row's time depends much on how the profiler's own time falls on the rows of a call.
-
-    Rows are scaled alike. If each run of a kernel or an operator takes equally longer instead, times are others.
-    """
+    """Return True if a row's time depends much on how the profiler's own time falls on the rows of a call."""
     if profile.profiled_ms <= MOST_EVEN_COST * profile.call_ms:
         return False
     runs, all_runs = (
         sum(part.runs for part in some if part.kind in (Kind.COMPUTE, Kind.COPY)) for some in (parts, profile.parts)
     )
     added_ms = (profile.profiled_ms - profile.call_ms) * runs / all_runs if all_runs else 0.0
+    # Rows are scaled alike. This is the time if each run of a kernel or an operator takes equally longer.
     by_run = (sum(part.ms for part in parts) - added_ms) / time_of(parts, profile)
     return not 1 / MOST_UNEVEN <= by_run <= MOST_UNEVEN
 
@@ -260,10 +256,7 @@ def bound_of(
 
 
 def differences(cell: ProfiledCell) -> list[Unlike]:
-    """Return in what the profiled calls were not those of the run.
-
-    A latency differs if it is outside of the run's interval, and 5 % from it.
-    """
+    """Return in what the profiled calls were not those of the run."""
     profile, record = cell.profile, cell.record
     pairs: list[tuple[str, float | str, float | str]] = []
     if record.latency:
@@ -287,9 +280,7 @@ def differences(cell: ProfiledCell) -> list[Unlike]:
 
 def moved(profile: CellProfile) -> dict[str, tuple[float, float]]:
     """Return how often and for how many milliseconds a call casts, copies or changes a layout, by the operator's name.
-
-    The times are those of a call without the profiler, the longest first.
-    """
+    The times are those of a call without the profiler, the longest first."""
     times: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for part in profile.parts:
         if part.kind is Kind.COPY and part.name != ROUNDED_OFF:
@@ -338,10 +329,7 @@ def opened_to(depth: int, profiles: Sequence[CellProfile]) -> Set[str]:
 
 
 def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
-    """Return the modules to open so that rows show where most of the time goes, and are no more than `WANTED_ROWS`.
-
-    Modules that take a tenth of a call are opened together with their like neighbours, the slowest first.
-    """
+    """Return the modules to open so that rows show where most of the time goes, and are no more than `WANTED_ROWS`."""
     holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
     opened: Set[str] = {""}
     refused: set[str] = set()
@@ -359,6 +347,7 @@ def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
         if not large:
             return opened
         slowest = max(large, key=lambda path: large[path])
+        # Like neighbours are opened together.
         together = {path for path in large if path.rpartition(".")[0] == slowest.rpartition(".")[0]}
         wider = opened | together
         if len({key for profile in profiles for key in summed(profile, wider)}) <= WANTED_ROWS:
@@ -418,10 +407,8 @@ Place = tuple[str, ...]
 
 
 def tree_of(profiles: Sequence[CellProfile]) -> Branch:
-    """Return profiles as one tree of modules.
-
-    What works for several modules is a branch of the module that holds them all, and is not divided among them.
-    """
+    """Return profiles as one tree of modules. What works for several modules is not divided among them: it is a branch
+    of the module that holds them all."""
     parts: defaultdict[Place, list[list[ProfiledKernel]]] = defaultdict(lambda: [[] for _ in profiles])
     for side, profile in enumerate(profiles):
         rest_ms = max(0.0, residual_of(profile)) / profile.call_ms * profile.profiled_ms

@@ -12,10 +12,8 @@ from bakeoff.records.schema import Milliseconds, Work
 
 
 class ThreadUse(Frozen):
-    """How long the threads of a cell's process were on a core while it made calls without the profiler.
-
-    A thread that waits in a loop for the others counts as busy.
-    """
+    """How long the threads of a cell's process were on a core while it made calls without the profiler. A thread that
+    waits in a loop for the others counts as busy."""
 
     allowed: int  # that the cell may use
     busy: list[float]  # share of the time of each thread that ran at all, the busiest first
@@ -134,11 +132,8 @@ class Blame(Frozen):
 
     @property
     def repeated(self) -> list[str]:
-        """Return the parts beyond their limits that neither hold a named place nor are inside of one.
-
-        Of a part and what is inside of it, the part is returned. Where the search is complete, it runs the code of a
-        named place again.
-        """
+        """Return the parts beyond their limits that neither hold a named place nor are inside of one. Of a part and
+        what is inside of it, the part is returned."""
         named = [place.name for place in (self.place, *self.others) if place]
         apart = [
             each.name
@@ -158,16 +153,15 @@ EVEN_SHARE = 0.5
 
 
 def largest_local(growth: Sequence[GrowthPoint]) -> tuple[GrowthPoint, float] | None:
-    """Return the module with the largest local error, and its share of the sum of their squares.
-
-    Independent errors add by their squares. Where some are not finite, the first of these has all of it.
-    """
+    """Return the module with the largest local error, and its share of the sum of their squares. If some are not
+    finite, the first of these has all of it."""
     points = [(point, point.local) for point in growth if point.local]
     broken = [point for point, local in points if not math.isfinite(local)]
     if broken:
         return broken[0], 1.0
     if not points:
         return None
+    # Independent errors add by their squares.
     point, largest = max(points, key=lambda pair: pair[1])
     return point, largest**2 / sum(local**2 for _, local in points)
 

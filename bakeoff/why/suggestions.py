@@ -130,10 +130,7 @@ def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], pr
 
 
 def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: int | None, console: Console) -> None:
-    """Measure what a profile suggests in one contest, and say what each suggestion brought.
-
-    All cells of a contest have the same threads. So fewer threads are a contest of their own.
-    """
+    """Measure what a profile suggests in one contest, and say what each suggestion brought."""
     suggested = suggestions(profile, record.cell, record.status is Status.INCORRECT)
     threads = fewer_threads(profile)
     if not suggested and not threads:
@@ -154,6 +151,7 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
     usual = contest()
     reasons = {suggestion.configuration: suggestion.why for suggestion in suggested}
     print_blocks([brought(usual, record.cell.label, reasons)], console)
+    # All cells of a contest have the same threads, so that fewer threads are a contest of their own.
     if threads:
         print_blocks(with_fewer_threads(usual, contest(threads), threads), console)
 

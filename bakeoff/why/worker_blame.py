@@ -72,10 +72,8 @@ def find_blame(worker: WorkerContext, looks_for_failure: bool) -> Blame:
 
 @contextlib.contextmanager
 def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, ModelPart, tuple[Inputs, ...]]]:
-    """Load the worker's model to search in it, in the cell's precision and with its own weights in float64.
-
-    Yields what builds its parts, the whole model as a part, and its input sets in float64.
-    """
+    """Load the worker's model to search in it, in the cell's precision and with its own weights in float64. Yields what
+    builds its parts, the whole model as a part, and its input sets in float64."""
     worker = announcing(worker)
     module, sets = worker.model()
     if known := loaded(worker.cell.model):
@@ -175,11 +173,8 @@ class Search:
         )
 
     def _search(self, part: ModelPart, trial: PartTrial) -> None:
-        """Note the smallest bad parts inside of a bad one, or the part itself if nothing smaller in it is bad.
-
-        Modules come before the operators of the part's own code. A second call of a module that was named, and a part
-        that fails with the words of one that was named, are not looked into.
-        """
+        """Note the smallest bad parts inside of a bad one, or the part itself if nothing smaller in it is bad. Modules
+        come before the operators of the part's own code."""
         self._smallest = self._smallest if self._places else part
         inside = 0
         for smaller in (of_model.children_of, self._operators):
@@ -367,10 +362,8 @@ def worst(errors: Iterable[float | None]) -> float | None:
 
 
 def relative_errors(right: torch.Tensor, *outputs: torch.Tensor) -> tuple[float, list[float | None]]:
-    """Return the root mean square of a tensor, and of the error of each output relative to it.
-
-    An error is None for another shape, and where the tensor holds nothing to compare with.
-    """
+    """Return the root mean square of a tensor, and of the error of each output relative to it. An error is None for
+    another shape, and where the tensor holds nothing to compare with."""
     usual = right.isfinite() & (right.abs() < of_model.MASK)
     size = root_mean_square(right[usual])
     return size, [

@@ -56,11 +56,8 @@ AS_IT_IS, WITH_SET, ALL = "as it is", "with the set in fp32", "all in fp32"
 def find_kept(
     worker: WorkerContext, requirement: str, tolerance: float | None, record: dict[str, JsonValue]
 ) -> KeptSet:
-    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it.
-
-    `requirement` is in words, or of the user's own metrics as `--require` takes it. `tolerance` is that of the error
-    relative to the output; without it the metrics decide. `record` is the cell's, with the metrics of the reference.
-    """
+    """Return the smallest set that greedy search finds, as the worker's backend builds and runs it. `tolerance` is of
+    the error relative to the output; without it, the metrics in `requirement` decide. `record` is the cell's."""
     with searched_model(worker) as (builder, whole, exact_sets):
         wanted = Wanted(requirement, tolerance, Record.model_validate(record))
         return Keeping(builder, wanted, whole, exact_sets).result()
@@ -149,10 +146,8 @@ class Keeping:
         return kept
 
     def _enough(self, among: list[str], others: list[str]) -> list[str]:
-        """Return which of these modules are enough beside the others, or nothing if all of them are not.
-
-        They are taken in the order of the error that each causes alone, and each is left out again that is not needed.
-        """
+        """Return which of these modules are enough beside the others, or nothing if all of them are not. They are taken
+        in the order of the error that each causes alone, and each that is not needed is left out again."""
         if not among or not self._holds_in_eager([*others, *among]):
             return []
         alone = {path: self._error([*others, *(other for other in among if other != path)]) for path in among}
@@ -315,11 +310,8 @@ def outside_inference_mode() -> Iterator[None]:
 def in_float32(
     module: torch.nn.Module, exact: torch.nn.Module, paths: Sequence[str], dtype: torch.dtype
 ) -> Iterator[None]:
-    """Have some modules of a model in 16 bits compute in float32 in the block, with their own weights.
-
-    `exact` is the same model with its own weights, and `dtype` the type of what is not kept. Inputs of these modules
-    are cast before each call, and their outputs after it. The module tree stays as it is.
-    """
+    """Have some modules of a model in 16 bits compute in float32 in the block, with their own weights, which `exact`
+    has. `dtype` is the type of what is not kept. The module tree stays as it is."""
 
     def cast_inputs(_: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, to_float32, (args, kwargs))

@@ -86,10 +86,8 @@ class OneOperator(torch.nn.Module):
 
 
 class Beside(torch.nn.Module):
-    """Parts of a model beside each other, each with arguments of its own: one build tells the errors of all.
-
-    It takes all their tensors by position, and returns those of their outputs that have a floating point.
-    """
+    """Parts of a model beside each other, each with arguments of its own: one build tells the errors of all. It takes
+    all their tensors by position, and returns those of their outputs that have a floating point."""
 
     def __init__(self, parts: Sequence[ModelPart]) -> None:
         super().__init__()
@@ -113,10 +111,8 @@ class Beside(torch.nn.Module):
 
 
 class Watched(torch.nn.Module):
-    """A model that returns what calls of some of its modules return, in order, in place of its own outputs.
-
-    It takes flat tensors. It is a context manager: leaving it takes the hooks off the model.
-    """
+    """A model that takes flat tensors and returns what calls of some of its modules return, in order. It is a context
+    manager: leaving it takes the hooks off the model."""
 
     def __init__(self, module: torch.nn.Module, form: Form, paths: Collection[str]) -> None:
         super().__init__()
@@ -241,11 +237,8 @@ def children_of(part: ModelPart) -> list[ModelPart]:
 
 
 def along_depth(part: ModelPart, enough: int, at_most: int) -> list[CallOf]:
-    """Return calls of modules that together are the whole forward pass, in order.
-
-    Until there are `enough`, the largest one and all of its class are replaced by the modules that they call, unless
-    that makes more than `at_most`.
-    """
+    """Return calls of modules that together are the whole forward pass, in order. Until there are `enough`, the largest
+    and all of its class are replaced by the modules that they call, unless that makes more than `at_most`."""
     chosen = list(calls_in(part, keeps=lambda path: False).children)
     kinds = {path: type(module) for path, module in part.module.named_modules()}
     whole_kinds: set[type] = set()  # that are not replaced
@@ -274,9 +267,7 @@ def exported(part: ModelPart, dtype: torch.dtype) -> torch.fx.GraphModule:
 
 def operators_of(part: ModelPart, dtype: torch.dtype) -> list[ModelPart]:
     """Return the operators of a module's own code, and not of its children, with the inputs that each gets in float64.
-
-    Raises what torch.export raises.
-    """
+    Raises what torch.export raises."""
     graph = copy.deepcopy(exported(part, dtype)).double()
     interpreter = Recorder(graph)
     own = copied(part.inputs)
@@ -393,10 +384,8 @@ def source_of(part: ModelPart, dtype: torch.dtype) -> str:
 
 
 def source_of_graph(module: torch.fx.GraphModule) -> str:
-    """Return torch's printout of a graph as the class `Model`, with its weights under flat names.
-
-    Raises TypeError for a graph that holds other graphs.
-    """
+    """Return torch's printout of a graph as the class `Model`, with its weights under flat names. Raises TypeError for
+    a graph that holds other graphs."""
     graph, weights = module.graph, dict[str, str]()
     for node in list(graph.nodes):
         if is_assertion(node):

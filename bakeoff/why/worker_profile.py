@@ -35,12 +35,8 @@ MIN_CHOSEN = 2
 
 
 def profile(worker: WorkerContext, kept: str = "") -> CellProfile:
-    """Build the worker's cell, profile calls of it, and return what they consist of.
-
-    With a folder that a run has `kept`, the build starts from what is there.
-
-    Raises Unsupported where the backend has no profiler.
-    """
+    """Build the worker's cell, profile calls of it, and return what they consist of. The build starts from the folder
+    that a run has `kept`, if any. Raises Unsupported where the backend has no profiler."""
     worker = announcing(worker)
     module, sets = worker.model()
     classes = {path: type(child).__name__ for path, child in module.named_modules()}
@@ -111,14 +107,12 @@ def under_first_paths(spans: Sequence[TracedSpan], first_paths: Mapping[str, str
 
 
 def unprofiled_calls(compiled: Compiled, inputs: Inputs, worker: WorkerContext) -> tuple[list[int], ThreadUse | None]:
-    """Return the latencies of calls without the profiler, after some that warm up, and how the threads worked.
-
-    On a GPU, threads of the host share no work.
-    """
+    """Return the latencies in nanoseconds of warm calls without the profiler, and how the threads worked."""
     sampling.burst(compiled, [inputs], worker.clock, CALLS_S / 4, WARMING_CALLS)
     before, begun_ns = cpu_seconds_of_threads(), worker.clock.now_ns()
     latencies_ns = sampling.burst(compiled, [inputs], worker.clock, CALLS_S, MIN_CALLS)
     if worker.clock.stream is not None:
+        # On a GPU, threads of the host share no work.
         return latencies_ns, None
     lasted_s = (worker.clock.now_ns() - begun_ns) / 1e9
     shares = [(now_s - before.get(thread, 0.0)) / lasted_s for thread, now_s in cpu_seconds_of_threads().items()]
@@ -151,10 +145,8 @@ def profiled_calls(profiler: Profiler, clock: Clock, call_ns: float) -> list[int
 
 
 def undisturbed(walls_ns: Sequence[int], among: Sequence[int] | None = None) -> list[int]:
-    """Return the places of the fastest quarter of calls, in order. Something else may have held up the others.
-
-    `among` are the places that count, by default all of them.
-    """
+    """Return the places of the fastest quarter of the calls `among`, by default of all, in order. Something else may
+    have held up the others."""
     by_time = sorted(range(len(walls_ns)) if among is None else among, key=lambda place: walls_ns[place])
     return sorted(by_time[: max(MIN_CHOSEN, len(by_time) // 4)])
 

@@ -97,10 +97,8 @@ class BuildCache:
             return f"{self.folder} cannot be written ({why})"
 
     def claim(self, planned: PlannedCell, fingerprint: str, threads: int) -> Path | None:
-        """Return the folder for the builds of a cell, or None where they are not kept or another run uses them.
-
-        A dynamic build belongs to several cells, and nothing is known of what another environment has installed.
-        """
+        """Return the folder for the builds of a cell, or None where they are not kept or another run uses them."""
+        # A dynamic build belongs to several cells, and another environment's libraries are not known.
         if planned.cell.dynamic or planned.cell.environment:
             return None
         key = key_of(planned, fingerprint, threads)
@@ -269,10 +267,7 @@ def _places(entry: Path) -> list[Path]:
 
 
 def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
-    """Return the key of a cell's builds: the model's fingerprint, and all that the cell and the machine add to it.
-
-    Cells that start from the same build have the same key.
-    """
+    """Return the key of a cell's builds, which is the same for all cells that start from the same build."""
     cell = built_as(planned.cell)
     backend = sys.modules[type(backends.create(cell.backend)).__module__]
     source = Path(backend.__file__ or "")

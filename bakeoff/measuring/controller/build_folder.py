@@ -109,10 +109,7 @@ def folders_of(cells: Mapping[str, Cell], cached: Mapping[str, Path], store: Sto
 
 
 def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_run: bool) -> list[Phase]:
-    """Return the phases that a cell would take alone, which started from the build `first`.
-
-    What its process did itself counts, except for the phases that were done in the process of that build.
-    """
+    """Return the phases of a cell alone: those of the build `first` that it started from, and its `own`."""
     date = {"built_at": first.built_at} if is_of_earlier_run else {}
     if cell.dynamic:  # another size may have made it
         shared = {phase.name for phase in first.phases} - {FIRST_CALL, SETTLE}

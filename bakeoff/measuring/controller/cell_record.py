@@ -113,13 +113,11 @@ class GrowingRecord:
         self.known = self._summarised(record)
 
     def with_lost(self, live: CellProcess, reason: str) -> Record | None:
-        """Return the record with a process that was lost, or None where nothing has been measured.
-
-        Its rounds count, and what was measured before stays valid, unless it answered wrongly.
-        """
+        """Return the record with a process that was lost, or None where nothing has been measured. Its rounds count."""
         record = self.with_live(live)
         if record is None:
             return None
+        # What was measured before stays valid, unless this process answered wrongly.
         if live.ready and not live.bursts:
             record = self._summarised(record.model_copy(update=self._failed_check(record, live.ready.accuracy)))
         lost = doubts.ProcessLost(reason=reason, rounds=len(live.bursts))
@@ -155,10 +153,7 @@ class GrowingRecord:
         )
 
     def _first(self, live: CellProcess, finished: Finished | None = None, made: FirstBuild | None = None) -> Record:
-        """Return the record after the first process, which tells most of what is known of the cell.
-
-        Without `finished`, its outputs were checked before its rounds only.
-        """
+        """Return the record after the first process. Without `finished`, outputs were not checked after the rounds."""
         ready = live.warm
         if finished and finished.accuracy_after.unchecked and ready.accuracy.passed:  # perhaps only found by then
             ready = ready.model_copy(update={"accuracy": finished.accuracy_after})
@@ -283,11 +278,9 @@ def shortfall(placement: Placement | None, backend: str) -> Failure | None:
 
 
 def wrong_outputs(check: Accuracy, when: str = "", placement: Placement | None = None) -> Failure:
-    """Return how outputs failed their check. `when` tells that others of the cell passed it.
-
-    A build with a frozen choice fails in a way of its own, so that a suite names it apart from errors of rounding.
-    """
+    """Return how outputs failed their check. `when` says that others of the cell passed it."""
     if placement and placement.frozen_choices:
+        # A suite reports this apart from errors of rounding.
         kind = "choice frozen by the trace"
     elif math.isnan(check.rmse):
         kind = "outputs of another form"

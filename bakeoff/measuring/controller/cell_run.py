@@ -48,10 +48,7 @@ Awaited = TypeVar("Awaited", messages.BurstTaken, messages.TrafficWindow, messag
 
 
 class CellEnded(Exception):
-    """A cell came to its end early, with this record.
-
-    If its rounds count all the same, and it is not tried again, its record is `by_rounds`.
-    """
+    """A cell came to its end early: with `record`, or with `by_rounds` if its rounds count and it gets no other try."""
 
     def __init__(self, record: Record, by_rounds: Record | None = None) -> None:
         super().__init__(record.reason)
@@ -60,12 +57,8 @@ class CellEnded(Exception):
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, its way to the first burst (`_life`), bursts, `measure_further`,
-    `begin_finish` and `finish`.
-
-    At the end comes `record`. A process does most of its way beside those of other cells, so that `poll` does not wait.
-    Each of these raises CellEnded where the cell comes to its end instead.
-    """
+    """One cell. Each epoch calls `launch`, `poll` until its first burst, bursts, `measure_further`, `begin_finish` and
+    `finish`; `record` comes last. Each of these raises CellEnded where the cell comes to its end instead."""
 
     def __init__(
         self,
@@ -75,10 +68,8 @@ class CellRun:
         metrics: MetricsSetup | None = None,
         kept: UnfinishedCell | None = None,
     ) -> None:
-        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes.
-
-        `builds` is a folder that is kept or shared. Without `metrics` nothing is evaluated.
-        """
+        """Go on with the processes that an interrupted run has `kept`, if there are any. `builds` is a kept or shared
+        folder. Without `metrics` nothing is evaluated."""
         self.planned, self.cell = planned, planned.cell
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
@@ -188,10 +179,7 @@ class CellRun:
             self._run.progress.tick()
 
     def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
-        """Start a process that loads the model, or what the first process has built. Several may load side by side.
-
-        At `ends_s` the time budget of the run leaves it no more time.
-        """
+        """Start a process that loads the model, or the first process' build. The run's budget ends at `ends_s`."""
         on_phase = partial(self._run.progress.phase, self.cell)
         live = CellProcess(
             self.cell, epoch, self._next_build, self.starts_warm, launcher, self._left_s, ends_s, on_phase=on_phase
@@ -226,12 +214,10 @@ class CellRun:
         self.ahead.clear()
 
     def _life(self, live: CellProcess) -> Life:
-        """Load, build and check, and warm up. A process waits for its turn before it builds, and before it warms up.
-
-        One of a later epoch starts from what is built. So it builds at once, unless its build tries out kernels.
-        """
+        """Load, build and check, and warm up. The process waits for its turn before it builds and warms up."""
         is_packaged = self._is_ahead_of_time and not live.is_warm
         measuring = messages.MeasurePackagedCell if self._is_ahead_of_time else messages.MeasureCell
+        # A process of a later epoch starts from what is built, so it need not wait for its turn to build.
         may_build = live.is_ahead and not self.builds_alone
         if not live.is_warm:
             self._builds.clear_once(live.build)
@@ -312,10 +298,7 @@ class CellRun:
         return self._left_s - (self._live.waited_s if self._live else 0.0)
 
     def builds_anew_after(self, record: Record) -> str:
-        """Return why it builds in the run's folder now, or nothing: the cache's disk is full, or its build may be bad.
-
-        All that was measured with a build of an earlier run is left out.
-        """
+        """Return why the cell builds anew in the run's folder, or nothing. What its kept build measured is left out."""
         is_of_earlier_run = self._builds.from_before is not None
         is_wrong = is_of_earlier_run and record.status in (Status.INCORRECT, Status.ERROR, Status.CRASH)
         if not (self._builds.is_cached and (record.failed_on_full_disk or is_wrong)):
@@ -395,19 +378,14 @@ class CellRun:
         return self._await(live, messages.TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
     def further_wanted(self, has_time: bool, may_be_chosen: bool, with_energy: bool) -> messages.MeasureFurther:
-        """Return what its process measures after its bursts.
-
-        Only the first process measures throughput and device time, where they are wanted and it `has_time`. Only its
-        memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
-        Throughput and energy are of calls back to back, whose caches are hot.
-        What takes longer is for a cell that `may_be_chosen`: energy in the process that is `with_energy`, the stages
-        around the model in each, several blocks of throughput, and again one that its latency contradicts. Throughput
-        is so for every cell if the plan says it.
-        """
+        """Return what its process measures after its bursts. Only cells that may be chosen get what takes long."""
+        # One process can tell for all, and the caches of a warm start hide what was compiled.
         known = self._growing.known
         wants_more = has_time and not self._run.sampling.latency_only
         throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all
+        # Throughput and energy are of calls back to back, whose caches are hot.
         may_be_hot = wants_more and not self.cell.cold_cache
+        # Throughput that the cell's latency contradicts is measured again.
         wants_throughput = may_be_hot and (known is None or (throughput_counts and known.is_throughput_doubtful))
         blocks = messages.THROUGHPUT_BLOCKS if throughput_counts else 1
         return messages.MeasureFurther(
@@ -425,17 +403,13 @@ class CellRun:
         live.further = self._await(live, messages.FurtherMeasured)
 
     def last_step(self) -> messages.Finish:
-        """Return what its process does last. It always checks its answers once more.
-
-        A process whose energy was measured traces kernels on a GPU. The user's own metric is computed last, in the
-        first process, while the contest has time. So is the memory of an engine on a CPU, where there is time for it:
-        on a GPU, a second copy of the build may leave others no memory.
-        """
+        """Return what its process does last. It always checks its answers once more."""
         is_first, left_s = not self._growing.processes, self._run.time_plan.contest_ends_s - self._now_s()
         has_time = min(left_s, self._time_left_s) > messages.ENGINE_MEMORY_LIMIT_S
         return messages.Finish(
             with_trace=self.process.has_energy and self.cell.device.is_cuda,
             with_metrics=is_first and self.is_evaluated and left_s > 0,
+            # On a GPU, a second copy of the build may leave others no memory.
             with_engine_memory=is_first and not self.cell.device.is_cuda and has_time,
         )
 
@@ -445,10 +419,7 @@ class CellRun:
         live.worker.send(live.last)
 
     def finish(self) -> None:
-        """Wait until the process has taken its last step, and let it go.
-
-        One that only checks dies while others check, which takes a GPU's driver a while: `await_end` comes after it.
-        """
+        """Wait until the process has taken its last step, and let it go."""
         live = self.process
         finished = self._await(live, messages.Finished)
         evaluates = not self.was_measured and self.is_evaluated
@@ -461,6 +432,7 @@ class CellRun:
                 event = live.worker.receive(min(self._now_s() + TRACE_LIMIT_S, live.ends_s))
                 kernel_times = event.times if isinstance(event, messages.KernelsTraced) else None
         if live.last.only_checks:
+            # A GPU's driver takes a while to let it die. Others check meanwhile, and `await_end` waits for it.
             live.worker.kill()
             self._leaving.append(live.worker)
         else:
@@ -480,10 +452,7 @@ class CellRun:
         return self._metrics is not None and self._metrics.reference.failure is None
 
     def _evaluated(self, live: CellProcess) -> Metrics:
-        """Return what the user's `evaluate` says of the build, or why it says nothing.
-
-        It takes nothing from the cell's time limit. Where a budget ends before it does, everything else is kept.
-        """
+        """Return what the user's `evaluate` says of the build, or why it says nothing, outside of the time limit."""
         limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
         assert self._metrics is not None, "the build is evaluated"
         left_s = self._run.time_plan.contest_ends_s - begun_s
@@ -529,12 +498,9 @@ class CellRun:
     def _ended(
         self, live: CellProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any
     ) -> CellEnded:
-        """Return the end of a cell whose process failed.
-
-        Its rounds count if the process failed in a later step, or in a round after another process of the cell has
-        ended well, or if `rounds_count` says so.
-        """
+        """Return the end of a cell whose process failed. With `rounds_count`, its rounds count wherever it failed."""
         record = self._growing.ended(live, status, failure, load=self.load, **fields)
+        # Rounds count if it failed in a later step, or after another process of the cell has ended well.
         is_one_of_several = self.was_measured and live.ready is not None
         costs_process = status.is_failure and (live.has_all_bursts or is_one_of_several)
         if failure is None or not (rounds_count or (costs_process and not record.failed_on_full_disk)):
@@ -564,10 +530,7 @@ class CellRun:
         self.drop_ahead()
 
     def clear(self, keeps_build: bool = False) -> None:
-        """Give up the folder of its builds, once the cell has its record.
-
-        With `keeps_build`, what lies in the cache of builds stays for the next run.
-        """
+        """Give up the folder of its builds, once the cell has its record. `keeps_build` leaves a cached one."""
         self._end_worker()
         self.drop_ahead()
         self.await_end()

@@ -50,11 +50,8 @@ class ContestRun:
         known_size: Memory | None,
         stand_ins: Sequence[tuple[CellRun, str]],
     ) -> None:
-        """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs.
-
-        `known_size` is the memory that the contest's reference has taken, if it was computed now. Each of the
-        `stand_ins` takes part if the cell of its label fails.
-        """
+        """Go on with the epochs that an interrupted run has `kept`, if there are any. `known_size` is the memory of the
+        reference if it was computed now. Each of the `stand_ins` takes part if the cell of its label fails."""
         self._stand_ins = list(stand_ins)
         self._epoch: Epoch | None = None
         self._known_size = known_size
@@ -83,10 +80,8 @@ class ContestRun:
             )
 
     def run(self) -> None:
-        """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
-
-        What was measured so far is kept on disk, however the run ends.
-        """
+        """Run epochs until the verdict is decided, or limits allow no more, and save the records. What was measured so
+        far is kept on disk, however the run ends."""
         try:
             while cells := self._for_another_epoch(self._epochs_done):
                 self._run_epoch(cells)
@@ -122,14 +117,12 @@ class ContestRun:
         return kept
 
     def _keep_so_far(self, with_artifacts: bool = False) -> None:
-        """Write what the cells would end as if the run ended now.
-
-        What an interrupted run has measured stays until this one has numbers of as many cells.
-        """
+        """Write what the cells would end as if the run ended now."""
         begun_s = self._machine.now_s()
         records = {
             cell_run: record for cell_run in self._cells if (record := cell_run.so_far() or _built_only(cell_run))
         }
+        # What an interrupted run has measured stays until this one has numbers of as many cells.
         if records and sum(bool(record.bursts) for record in records.values()) + self._ended >= self._had_numbers:
             self._write_so_far(records)
             if with_artifacts:
@@ -146,10 +139,7 @@ class ContestRun:
             self._keep_so_far()
 
     def _for_another_epoch(self, done: int) -> list[CellRun]:
-        """Return the cells that get another process, or none of them, and say why or why not.
-
-        In a race, a cell that is surely beaten sits out, and comes back if the verdict is found to depend on it.
-        """
+        """Return the cells that get another process, or none of them, and say why or why not."""
         plan = self._run.sampling
         if done == 0 or not self._cells:
             return self._cells
@@ -157,6 +147,7 @@ class ContestRun:
         open_pairs = self._run.undecided_pairs(records) if done >= plan.processes else ()
         # another build of a cell may be faster than those that it was measured with
         may_sit_out = plan.races and done >= plan.builds
+        # In a race, a surely beaten cell sits out. It comes back if the verdict is found to depend on it.
         sitting_out = rounds.racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
         cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
@@ -259,10 +250,7 @@ class ContestRun:
         epoch.holds_all &= not epoch.has_more_groups
 
     def _await_quiet(self) -> None:
-        """Wait for all that goes on beside the start of cells, because nothing may beside what is measured.
-
-        If the user asked for it, wait for other programs, too.
-        """
+        """Wait until what ran beside the start of cells has ended, because nothing may run beside what is measured."""
         self._await_ends()
         self._run.await_serving()
         self._run.headers.await_all()
@@ -305,11 +293,8 @@ class ContestRun:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
 
     def _run_rounds(self, epoch: Epoch, start_s: float) -> None:
-        """Take bursts of all living cells in changing order while every other one is stopped.
-
-        Rounds beyond the planned ones take as long as these at most, or as the `start_s` that the processes took to
-        start: further processes tell more in the same time, because they show what processes differ by, too.
-        """
+        """Take bursts of all living cells in changing order while every other one is stopped. Their processes took
+        `start_s` seconds to start."""
         alive, done = epoch.alive, 0
         begun_s = planned_done_s = self._machine.now_s()
         rules = rounds.round_rules(self._run.sampling)
@@ -318,6 +303,7 @@ class ContestRun:
                 done=done,
                 bursts=_bursts_of(epoch.group, alive),
                 further_s=self._machine.now_s() - planned_done_s,
+                # Further processes tell more in the same time, because they also show what processes differ by.
                 most_further_s=max(start_s, planned_done_s - begun_s),
                 has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
                 # in groups all ratios go through the cell that every group holds
@@ -373,23 +359,18 @@ class ContestRun:
             epoch.displaced.append(cell_run)
 
     def _bridge(self, epoch: Epoch) -> CellRun:
-        """Return the cell that stays for all groups of an epoch, or would stay by the rounds so far.
-
-        It is the baseline if it is steady. Otherwise it is the steadiest cell that leaves as much room for others.
-        """
+        """Return the cell that stays for all groups of an epoch, or would stay by the rounds so far."""
         alive = epoch.alive
         if epoch.staying and epoch.staying[0] in alive:
             return epoch.staying[0]
         baseline = next((cell_run for cell_run in alive if cell_run.cell.label == self._baseline), alive[0])
+        # It is the baseline if it is steady, or else the steadiest cell that leaves as much room for others.
         small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
         return small[steadiest(_bursts_of(epoch.group, small), preferred=small.index(baseline))]
 
     def _let_go(self, epoch: Epoch) -> None:
-        """Measure the processes that do not stay further, one alone after the other, and then end them.
-
-        So nothing is timed beside a last check or a process that dies. On a GPU's machine, last checks go on together,
-        and processes of the next epochs load beside them.
-        """
+        """Measure the processes that do not stay further, one alone after the other, and then end them."""
+        # This comes first, so that nothing is timed beside a last check or a process that dies.
         self._measure_further(epoch)
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         if any(cell_run.is_evaluated for cell_run in cells):
@@ -417,10 +398,7 @@ class ContestRun:
             cell_run.await_end()
 
     def _measure_further(self, epoch: Epoch) -> None:
-        """Measure what bursts do not tell.
-
-        Only cells that somebody may choose are measured in ways that take long. That is decided once for all.
-        """
+        """Measure what bursts do not tell. What takes long is measured only for cells that somebody may choose."""
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         records = [record for cell_run in self._cells if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:
@@ -464,11 +442,7 @@ class ContestRun:
             self._conclude(cell_run, record)
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
-        """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.
-
-        Otherwise conclude it by its rounds, if they count, or with the record that it ended with, or have it built anew
-        if its build was kept.
-        """
+        """Return True if the cell is tried again alone, because `others` held memory that it lacked, or conclude it."""
         if self._is_built_anew(cell_run, ended.record):
             return False
         if ended.record.status is not Status.OOM or not others:

@@ -110,11 +110,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
 
 
 def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
-    """Measure what the machine can do for the cells that have numbers, and give them their floors.
-
-    That is not the answer. So it comes after all contests, in the time that a budget has left, and no longer than
-    `MAX_CEILINGS_S`.
-    """
+    """Measure what the machine can do for the cells that have numbers, and give them their floors. Call this after all
+    contests, because it is not the answer."""
     records = [
         record
         for record in run.store.records([planned.cell.id for contest in contests for planned in contest.cells])
@@ -184,10 +181,7 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
 def _leave_out(
     run: RunContext, cells: Sequence[PlannedCell], cell_runs: Sequence[CellRun], eager_calls: Mapping[str, EagerCall]
 ) -> list[tuple[CellRun, str]]:
-    """End the cells of `best` that need not be built. Return each of them with the label of the one that must end well.
-
-    They get their records now, so that a resumed run does not build them.
-    """
+    """End the cells of `best` that need not be built. Return each with the label of the one that must end well."""
     left_out: dict[str, tuple[str, str]] = {}
     for reference_id, call in eager_calls.items():
         alike = [planned for planned in cells if planned.cell.reference_id == reference_id]
@@ -195,6 +189,7 @@ def _leave_out(
     for planned in cells:
         if planned.cell.id in left_out:
             _, why = left_out[planned.cell.id]
+            # They get their records now, so that a resumed run does not build them.
             run.end(Record(cell=planned.cell, status=Status.LEFT_OUT, reason=why, **common_fields(planned)))
             run.time_plan.dropped(planned.cell.contest_id, planned.cell.label)
     return [(cell_run, left_out[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in left_out]
@@ -242,11 +237,8 @@ HIDDEN_SHARE = 0.5
 
 
 def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> dict[str, tuple[str, str]]:
-    """Return by id the cells of `best` that need not be built, each with the cell that is built instead and why.
-
-    Of a mode and the CUDA graphs of its code, one is left out on a GPU, but never the baseline. Eager's call takes
-    `call_ms`, and the host hands its work over in `host_ms`.
-    """
+    """Return by id the cells of `best` that need not be built on a GPU, each with the cell that is built instead and
+    why. Eager's call takes `call_ms`, and the host hands its work over in `host_ms`."""
     found = {}
     baseline = baseline_of([planned.cell for planned in cells])
     a_graph_saves_nothing = call_ms >= LONG_CALL_MS and host_ms <= HIDDEN_SHARE * call_ms

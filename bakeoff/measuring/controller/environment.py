@@ -61,10 +61,8 @@ def capture() -> Environment:
 
 
 def with_torch(captured: Environment, torch: TorchFacts, others: Mapping[str, TorchFacts]) -> Environment:
-    """Add what a worker found out, since the controller does not import torch.
-
-    `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
-    """
+    """Add what a worker found out, since the controller does not import torch. `others` are named environments, whose
+    versions become those of `torch@NAME`."""
     of_others = {
         f"{library}@{name}": version
         for name, facts in others.items()
@@ -148,10 +146,8 @@ def _output(folder: Path, *command: str) -> str:
 
 
 def calibrate_ms() -> float:
-    """Return the milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
-
-    It hardly needs memory and no other thread. Only the core's speed and other work on the core change it.
-    """
+    """Return the milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes."""
+    # It hardly needs memory and no other thread: only the core's speed and other work on it change it.
     begun_ns = time.perf_counter_ns()
     hashlib.sha256(CALIBRATION_DATA).digest()
     return (time.perf_counter_ns() - begun_ns) / 1e6

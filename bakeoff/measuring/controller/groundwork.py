@@ -33,10 +33,7 @@ def what_failed(phase: str, cell: Cell) -> str:
 
 
 class NoReference(Exception):
-    """There is nothing to check a contest's cells against. They end as its computation did.
-
-    `what` says in short what failed, and the failure also how.
-    """
+    """There is nothing to check a contest's cells against. They end as its computation did: `what` failed."""
 
     def __init__(self, status: Status, what: str, failure: Failure) -> None:
         self.failure = failure.within(what)
@@ -53,13 +50,8 @@ class NoReference(Exception):
 def reference(
     contest: Contest, run: RunContext, limit_s: float, known: Path | None = None
 ) -> tuple[Path, Memory | None, messages.EagerCall | None]:
-    """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
-
-    One that an interrupted run has computed is compared with the model as it is now. If it is computed now, the memory
-    that this has taken comes with it, and how long a call of eager takes. `known` is the reference of another
-    precision, which has the same outputs in float64. Those of an earlier run may serve again, from the cache.
-    On a busy machine one thread computes it, since several would mostly wait for one another.
-    """
+    """Return the file with the contest's reference, and if it is computed now, its memory and how long eager's call
+    takes. `known` is another precision's reference, with the same outputs in float64. Raises NoReference."""
     store, cache = run.store, run.build_cache
     path = store.reference(contest.id)
     log = store.log(f"reference-{contest.id}")
@@ -74,7 +66,9 @@ def reference(
         kept_in=cache.folder if cache else None,
         is_fresh=cache is not None and cache.is_fresh,
         known=known.resolve() if known else None,
+        # It is then compared with the model as it is now.
         is_resumed=path.exists(),
+        # One thread then computes it, since several would mostly wait for one another.
         is_machine_busy=run.is_machine_busy,
     )
     run.progress.note(f"{'comparing eager with' if job.is_resumed else 'preparing'} {of_it} {contest.id}")
@@ -111,10 +105,8 @@ def reference(
 def reference_metrics(
     contest: Contest, run: RunContext, evaluation: messages.Evaluation, left_s: float = math.inf
 ) -> Metrics:
-    """Return what the user's `evaluate` says of eager in float32, or why it has failed.
-
-    It may take `--evaluate-timeout`, and no longer than `left_s`, which a budget leaves.
-    """
+    """Return what the user's `evaluate` says of eager in float32, or why it has failed. It may take no longer than
+    `--evaluate-timeout` and `left_s`."""
     store, limit_s = run.store, run.evaluate_timeout_s
     if (known := store.facts(contest.id, Metrics)) is not None:
         return known
@@ -166,10 +158,7 @@ def evaluates_too_long(limit_s: float, left_s: float) -> Failure:
 
 def measure_ceilings(cell: Cell, run: RunContext, limit_s: float, may_measure: bool = True) -> None:
     """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so.
-
-    What an earlier run has kept in the cache is taken instead, and the report says so. With may_measure=False, nothing
-    is measured.
-    """
+    With may_measure=False, only what an earlier run has kept in the cache is taken."""
     store, cache, precision = run.store, run.build_cache, products_of(cell)
     if store.ceilings(cell.device, precision):
         return

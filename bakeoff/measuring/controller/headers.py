@@ -19,10 +19,7 @@ HEADERS_LIMIT_S = 300.0
 
 
 class Headers:
-    """Torch's C++ headers and its checks of the C++ compiler, which workers make once for a machine.
-
-    No build is timed with them. Each backend has a worker of its own, and all of them work at the same time.
-    """
+    """Torch's C++ headers and its compiler checks, which one worker for each backend makes before timed builds."""
 
     def __init__(self, store: Store, progress: Progress, limit_s: float = HEADERS_LIMIT_S) -> None:
         self._store, self._progress, self._limit_s = store, progress, limit_s
@@ -30,10 +27,7 @@ class Headers:
         self._answers: dict[str, Event] = {}
 
     def begin(self, cells: Sequence[tuple[Cell, Launcher]], may_make: bool = True) -> None:
-        """Have the headers precompiled that the builds of `cells` include, and do not wait.
-
-        With may_make=False, existing headers are used. Workers get the answers about the compiler either way.
-        """
+        """Begin to precompile the headers that builds of `cells` include. With may_make=False, none is made."""
         try:
             if may_make:
                 isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it

@@ -65,11 +65,8 @@ class Launcher(ABC):
         self._workers: list[Worker] = []
 
     def start(self, job: Job, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()) -> Worker:
-        """Start a worker that does `job`, and send its output to the file `log`.
-
-        A `workspace` that is given stays when the worker has ended. Otherwise it gets one that is removed with it.
-        It has imported the modules `imports`, where there is a branch that has.
-        """
+        """Start a worker that does `job` and writes to the file `log`. Its workspace stays only if it is given. It has
+        imported the modules `imports`, where there is a branch that has."""
         mark = uuid.uuid4().hex
         keeps = workspace is not None
         workspace = isolation.make_workspace(workspace or self.temporary / mark[:12])
@@ -144,11 +141,7 @@ class Launcher(ABC):
 
 
 class Launchers:
-    """The launchers of a run, one for each epoch. It is a context manager: leaving it leaves all of them.
-
-    Workers of one fork server share the layout of its memory, and with it most of what makes one process a few per cent
-    faster than an equal one. Each epoch has a server of its own, because the kernel draws its addresses anew.
-    """
+    """The launchers of a run, one for each epoch. It is a context manager: leaving it leaves all of them."""
 
     def __init__(
         self,
@@ -159,6 +152,7 @@ class Launchers:
         """`pythons` are the interpreters of named environments, each of which has fork servers of its own."""
         self._start_method: StartMethod = start_method
         self._new_launcher = new_launcher or create_launcher
+        # Workers of one server share its layout of memory, which changes speed by a few per cent.
         self._launchers = [self._new_launcher(start_method)]  # the first one: a server may have been started for it
         self._others = {
             name: Launchers(start_method, partial(create_launcher, python=python))
@@ -183,28 +177,23 @@ class Launchers:
         return self._others[name] if name else self
 
     def preload(self, modules: Sequence[str], for_cuda: bool, except_last: bool = False) -> None:
-        """Have every fork server import `modules`, for workers of which some will use CUDA, or none.
-
-        A server that does not survive this is replaced by one that imports torch alone. With `except_last`, the last
-        one goes on forking, and another call has it import them, too.
-        """
+        """Have every fork server import `modules`, for workers of which some will use CUDA, or none. With
+        `except_last`, the last one goes on forking until another call."""
         wanted = tuple(dict.fromkeys(modules)), for_cuda
         if wanted != (self._modules, self._for_cuda):
             self._preloading.clear()
         self._modules, self._for_cuda = wanted
         for launcher in self._launchers[: -1 if except_last else None]:
             if launcher not in self._preloading:
+                # A server that does not survive this is replaced by one that imports torch alone.
                 launcher.preload(self._modules, for_cuda)
                 self._preloading.append(launcher)
         for others in self._others.values():
             others.preload(modules, for_cuda)
 
     def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
-        """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them.
-
-        All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, in
-        which such cells import for themselves.
-        """
+        """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them."""
+        # Without a branch, as in named environments and further epochs, such workers import them themselves.
         for launcher in self._launchers[:MOST_BRANCHES]:
             launcher.branch(tuple(dict.fromkeys(modules)), for_cuda)
 
@@ -230,11 +219,8 @@ class Launchers:
             others.await_serving(epochs)
 
     def of_epoch(self, epoch: int) -> Launcher:
-        """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
-
-        Servers beyond the prepared ones start by twos. When there are too many, two that are not in use end. Spawned
-        workers are processes of their own anyway, so that one launcher serves all epochs.
-        """
+        """Return the launcher of this epoch, and start its server if need be. Raises BakeoffError where that fails."""
+        # Spawned workers are processes of their own anyway, so that one launcher serves all epochs.
         if epoch < len(self._launchers) or not self.first.is_per_epoch:
             place = min(epoch, len(self._launchers) - 1)
             self._launchers[place] = self._serving(self._launchers[place])
@@ -308,10 +294,8 @@ class Launchers:
 
 
 def create_launcher(start_method: StartMethod, python: str = sys.executable) -> Launcher:
-    """Return a launcher of workers that `python` runs. `auto` forks where the platform can.
-
-    Raises BakeoffError where `forkserver` cannot.
-    """
+    """Return a launcher of workers that `python` runs. `auto` forks where the platform can. Raises BakeoffError where
+    `forkserver` cannot."""
     if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
         discard_early()
         return SpawnLauncher(python)

@@ -145,10 +145,7 @@ class LoadRounds:
             self._run.progress.note(f"{label} serves {rate} requests/s for {soak.seconds:.3g} s and {ending}")
 
     def _to_soak(self) -> list[CellRun]:
-        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet.
-
-        A cell that may not win is neither, unless no other one serves. One whose errors may be accepted may win.
-        """
+        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet."""
 
         def ms_per_request(load: Load) -> float:
             return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
@@ -157,6 +154,7 @@ class LoadRounds:
             cell_run for cell_run in self._alive if cell_run.load and any(turn.value for turn in cell_run.load.turns)
         ]
         serving.sort(key=lambda cell_run: ms_per_request(cell_run.load) if cell_run.load else math.inf)
+        # A cell that may not win gets a soak only if no other one serves.
         able = [cell_run for cell_run in serving if cell_run.cell.label in self._may_win or cell_run.may_be_accepted]
         chosen = serving if self._plan.soaks_all else (able or serving)[:2]
         return [cell_run for cell_run in chosen if cell_run.load and not cell_run.load.soak]
@@ -170,15 +168,13 @@ class LoadRounds:
         return self._now_s + self._plan.soak_s * parts / SOAK_PARTS <= self._run.time_plan.contest_ends_s
 
     def _lower_rate(self, load: Load) -> float | None:
-        """Return the rate of the next soak of a cell that has missed all, or None if there is to be none.
-
-        It is a share of the first one's, and then what another cell holds, which shows whether that one carries more.
-        """
+        """Return the rate of the next soak of a cell that has missed all, or None if there is to be none."""
         if not held_no_soak(load):
             return None
         rates = [soak.rate for soak in soaks_of(load)]
         if len(rates) <= len(LOWER_SHARES):
             return LOWER_SHARES[len(rates) - 1] * rates[0]
+        # The rate that another cell holds shows whether that one carries more.
         soaks = [soak for cell_run in self._alive if cell_run.load for soak in soaks_of(cell_run.load)]
         return max((soak.rate for soak in soaks if not soak.has_missed and soak.rate < min(rates)), default=None)
 

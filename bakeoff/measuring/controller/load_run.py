@@ -101,11 +101,8 @@ class CellUnderLoad:
         why_over: Callable[[], str] = lambda: "",
         tell: Callable[[TriedSettings], None] = lambda tried: None,
     ) -> Load:
-        """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
-
-        `tell` hears of all settings that were tried. Once some of them meet the objective, no others are tried after
-        `why_over` returned a reason.
-        """
+        """Try the knobs of the backend one after the other, and return what was reached, with the best settings. `tell`
+        gets each trial. Once one meets the objective, a reason from `why_over` ends the search."""
         self._compares = True
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
@@ -173,10 +170,7 @@ class CellUnderLoad:
         )
 
     def soak(self, load: Load, seed: int, rate: float | None = None, parts: int = SOAK_PARTS) -> list[LoadWindow]:
-        """Serve for a long time at this rate, or at the one that was found, in several windows that follow each other.
-
-        It ends early when the objective is missed however it goes on. `parts` are those of its windows to take.
-        """
+        """Serve for a long time at `rate`, or at the rate that was found, in `parts` windows that follow each other."""
         values = [turn.value for turn in load.turns if turn.value is not None]
         if not values or not self._plan.soak_s or load.settings is None:
             return []
@@ -187,6 +181,7 @@ class CellUnderLoad:
             changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1}
             if window := self._take(order.model_copy(update=changed)).window:
                 windows.append(window)
+            # The objective is then missed however it goes on.
             if has_lost(self._plan.objective, windows, (part + 1) / parts):
                 break
         return windows
@@ -212,14 +207,12 @@ class CellUnderLoad:
         )
 
     def _why_no_rate_holds(self, settings: ServingSettings) -> str:
-        """Say why no rate is looked for, or nothing if some request that came alone was quick enough.
-
-        Two windows must show it, at different moments. In the first one a slow model may answer a single request.
-        """
+        """Say why no rate is looked for, or nothing if some request that came alone was quick enough."""
         assert self._plan.objective is not None
         limit, fastest_ms, requests = self._plan.objective, math.inf, 0
         order = self._order(settings, 1e3 / self._latency_ms, SETTINGS_SEED, SEARCH_SHARE)
         alone = {"scenario": Scenario.SINGLE_STREAM, "quantile": 0.0, "shed_after_ms": None}
+        # Two windows must show it, because in the first one a slow model may answer a single request.
         for least in (1, LEAST_UNLOADED):
             window = self._take(order.model_copy(update=alone | {"min_requests": least})).window
             if window is None or window.failed or window.objective_ms is None:
@@ -235,12 +228,9 @@ class CellUnderLoad:
         )
 
     def _probe(self, settings: ServingSettings, number: int = 0) -> TrafficWindow:
-        """Measure the capacity of these settings with all requests queued. No request is shed.
-
-        Single calls promise a rate. Requests of quick models take far longer than their calls, which the first probe
-        shows, so that later ones do not last several times as long as a window.
-        """
+        """Measure the capacity of these settings with all requests queued. No request is shed."""
         promised = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
+        # Requests of quick models take far longer than their calls, so that later probes would last too long.
         share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
         order = self._order(settings, share * promised, SETTINGS_SEED + number, SEARCH_SHARE)
         traffic = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
@@ -250,11 +240,7 @@ class CellUnderLoad:
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float) -> str:
         """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
-
-        `capacity` is what a probe of `other` has just shown.
-        Options and batches must raise what the same instances answer at most, which is measured in a fraction of the
-        time that such a rate takes. What only makes single answers faster is missed.
-        """
+        `capacity` is what a probe of `other` has just shown."""
         if best.value is None:
             return ""
         if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
@@ -262,6 +248,7 @@ class CellUnderLoad:
         if (other.instances, other.threads) != (best.settings.instances, best.settings.threads):
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
+        # A probe takes a fraction of a search's time. It misses what only makes single answers faster.
         for place in PROBED_IN_TURN:
             traffic = self._probe((best.settings, other)[place], len(rates[place]))
             if traffic.window is None or traffic.window.failed:
@@ -274,11 +261,7 @@ class CellUnderLoad:
         return f"with all requests queued, it answers {lead:.2f} times as many a second as the best settings so far"
 
     def _compared(self, holder: TriedSettings, other: TriedSettings) -> tuple[TriedSettings, TriedSettings, bool]:
-        """Return both with what further looks found, and whether `other` carries more.
-
-        Both are looked at in turn, with the same requests, until the difference is clear of its noise. So chance seldom
-        decides between settings, and two copies of one backend serve alike.
-        """
+        """Look at both in turn until their difference is clear. Return both, and whether `other` carries more."""
         leads: list[float] = []  # of `other`, in logarithms
         values_of = [[trial.value] for trial in (holder, other)]
         pair = [holder, other]
@@ -286,6 +269,7 @@ class CellUnderLoad:
         if abs(first) < math.log(CLOSE):
             while not is_settled(leads):
                 for place in (0, 1) if len(leads) % 2 else (1, 0):
+                    # Both get the same requests, so that chance seldom decides.
                     pair[place] = self._looked_at(pair[place], LOOK_SEEDS + len(leads))
                     if (value := pair[place].value) is None:
                         return pair[0], pair[1], place == 0

@@ -44,10 +44,8 @@ class OtherPrograms:
         self._begun_s, self._before = self.now_s(), self.read()
 
     def warning(self, cores: int, will_wait: bool = False) -> str:
-        """Say what keeps the cores busy, how much longer a run takes, and what to do; or nothing.
-
-        A run that `will_wait` for quiet needs no advice to do so.
-        """
+        """Say what keeps the cores busy, how much longer a run takes, and what to do; or nothing. With `will_wait`, it
+        does not advise to wait."""
         if (left_s := self._begun_s + WINDOW_S - self.now_s()) > 0:
             self.sleep(left_s)
         seconds, after = self.now_s() - self._begun_s, self.read()
@@ -70,13 +68,11 @@ class OtherPrograms:
 
 
 def programs_of_others() -> Programs:
-    """Return the processes that are neither ours nor began us, and that last ran on a core that we may use.
-
-    Where the system does not report the core of a process, they are those on all cores.
-    """
+    """Return the processes that are neither ours nor began us, and that last ran on a core that we may use."""
     us, cores = psutil.Process(), usable_cores()
     ours = {us.pid, *(process.pid for process in [*us.children(recursive=True), *us.parents()])}
     attributes = ["name", "cpu_times", *(["cpu_num"] if hasattr(psutil.Process, "cpu_num") else [])]
+    # Where the system does not report the core of a process, those on all cores count.
     return {
         process.pid: Program(
             process.info["name"] or "?", process.info["cpu_times"].user + process.info["cpu_times"].system

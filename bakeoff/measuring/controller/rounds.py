@@ -44,16 +44,12 @@ class RoundRule(Protocol):
 
 @dataclass
 class PlannedRounds:
-    """All cells take half of the rounds. The other half is for those whose gap to the fastest is not clear by then.
-
-    A cell needs as many calls as all planned rounds have at least. With `may_end_early` False, every cell takes all
-    rounds, and so it is in groups, where ratios between two groups have the errors of both. An object is for one group
-    of cells in one epoch.
-    """
+    """All cells take half of the rounds; the other half is for those whose gap to the fastest is not clear by then. An
+    object is for one group of cells in one epoch."""
 
     rounds: int
     calls: int = 0  # of a burst, at least
-    may_end_early: bool = False
+    may_end_early: bool = False  # not in groups: ratios between two groups have the errors of both
     _goes_on: dict[int, set[int]] = field(default_factory=dict)  # by the number of cells alive
 
     def takers(self, seen: RoundsSoFar) -> set[int]:
@@ -65,6 +61,7 @@ class PlannedRounds:
             return everyone
         if len(everyone) not in self._goes_on:
             first_half = [_before(half, bursts) for bursts in seen.bursts]
+            # A cell needs as many calls as all planned rounds have at least.
             short = {place for place, bursts in enumerate(first_half) if _calls(bursts) < self.calls * self.rounds}
             self._goes_on[len(everyone)] = short | unclear(first_half, MAX_ERROR_AT_HALF)
         return self._goes_on[len(everyone)]
@@ -72,11 +69,7 @@ class PlannedRounds:
 
 @dataclass(frozen=True)
 class RepeatDisturbedRounds:
-    """Rounds that were disturbed are made up for, by as many again as were planned at most.
-
-    They are for the cells that lack undisturbed ones and whose gap to the fastest is not clear, and for the one that
-    ratios are taken to. A cell that had no undisturbed one gets none: beside the same load, more would be like these.
-    """
+    """Disturbed rounds are repeated for cells that lack undisturbed ones and whose gap to the fastest is not clear."""
 
     planned: int
 
@@ -84,6 +77,7 @@ class RepeatDisturbedRounds:
         if not self.planned <= seen.done < 2 * self.planned or not any(seen.bursts):
             return set()
         enough = MIN_CALM_SHARE * self.planned
+        # A cell without any undisturbed round gets none: beside the same load, more would be like these.
         lacking = {place for place, bursts in enumerate(seen.bursts) if 0 < undisturbed_rounds(bursts) < enough}
         if lacking and seen.bridge is None:
             lacking &= unclear(seen.bursts)
@@ -92,11 +86,7 @@ class RepeatDisturbedRounds:
 
 @dataclass
 class RefineImpreciseRounds:
-    """Where rounds differ so much that their median says little, more rounds save further processes.
-
-    They are for the cells whose ratio is imprecise. The question is asked once in as many rounds as were planned. Asked
-    after every round, it would stop where some agree by chance. An object is for one group of cells in one epoch.
-    """
+    """Imprecise cells get more rounds, which save further processes. An object is for one group in one epoch."""
 
     planned: int
     _imprecise: dict[tuple[int, int], set[int]] = field(default_factory=dict)  # by rounds done and cells alive
@@ -105,6 +95,7 @@ class RefineImpreciseRounds:
         most_s = min(MAX_FURTHER_ROUNDS_S, seen.most_further_s)
         if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= most_s or not seen.has_time_to_spare:
             return set()
+        # Asked after every round, it would stop where some rounds agree by chance.
         asked_after = seen.done - seen.done % self.planned
         key = (asked_after, len(seen.bursts))
         if key not in self._imprecise:
@@ -139,10 +130,8 @@ class NextEpoch:
 
 
 def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool, has_budget: bool = True) -> NextEpoch:
-    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided.
-
-    `has_time` is about the time limits of the cells, and `has_budget` about that of the run.
-    """
+    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided. `has_time` is
+    about the time limits of the cells, and `has_budget` about that of the run."""
     if done < plan.processes:
         why = f"--budget left time for {done} of {plan.processes} processes of each cell"
         return NextEpoch(True) if has_budget else NextEpoch(False, why)
@@ -158,12 +147,10 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
 
 
 def expected_epochs(plan: SamplingPlan, done: int, leads: Sequence[Ratio]) -> int:
-    """Return how many epochs are likely to come in all, when `done` of them show these leads of the best cell.
-
-    A contest that needs one more process of each cell than was expected mostly needs a second one.
-    """
+    """Return how many epochs are likely to come in all, when `done` of them show these leads of the best cell."""
     expected = max(plan.processes, *map(fewest_processes, leads), 0)
     if done >= expected:
+        # A contest that needs one more process of each cell than expected mostly needs a second one.
         expected = done + 2 - (done - expected) % 2
     return min(expected, plan.most_processes)
 
@@ -181,12 +168,9 @@ def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, Left
 
 
 def order_of_round(group: int, number: int, cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells in a random order. Over as many rounds as there are cells, each of them comes first once.
-
-    The first cell of a round finds a core that nobody has woken, and is slower for it. The order is seeded, so that a
-    run can be repeated.
-    """
+    """Return the cells in a seeded random order. Over as many rounds as there are cells, each comes first once."""
     cycle, turn = divmod(number, len(cells))
+    # The first cell of a round finds a core that nobody has woken, and is slower for it.
     first = random.Random(f"{group}/{cycle}").sample(cells, len(cells))[turn]
     others = [cell for cell in cells if cell is not first]
     return [first, *random.Random(f"{group}/{cycle}/{turn}").sample(others, len(others))]

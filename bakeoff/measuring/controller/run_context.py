@@ -95,10 +95,8 @@ class RunContext:
         self.tell_time_left(why if seconds > expected_s + NOTEWORTHY_DELAY_S else "")
 
     def tell_time_left(self, why: str = "") -> None:
-        """Tell how long the steps ahead take, and how long at most, or what the budget leaves of that.
-
-        The end moves beyond what was told before only where that is said, with `why`.
-        """
+        """Tell how long the steps ahead take, and how long at most, within the budget. `why` is the reason where the
+        end moves beyond what was told before."""
         now_s, plan = self.machine.now_s(), self.time_plan
         budget_left_s = max(0.0, plan.budget_ends_s - now_s)
         most_s = min(plan.left_at_most_s(), budget_left_s)
@@ -118,11 +116,9 @@ class RunContext:
         self.progress.ended(record)
 
     def at_place(self, record: Record) -> Record:
-        """Return the record with the place of a pool that it was measured at.
-
-        The CPU's counter of energy counts what is measured at other places, too, so that it says nothing of this one.
-        """
+        """Return the record with the place of a pool that it was measured at."""
         if not self.place:
             return record
+        # The CPU's counter of energy also counts what is measured at other places.
         is_own = record.cell.device.is_cuda
         return record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})

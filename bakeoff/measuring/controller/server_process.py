@@ -69,11 +69,8 @@ class ForkServer:
         return bool(readable) and not self._received(1, socket.MSG_PEEK)
 
     def await_serving(self) -> None:
-        """Wait until everything is imported and workers can be forked. Servers started together import together.
-
-        Raises CannotPreload where a module that it was asked to import ends the server, or takes too long, and
-        BakeoffError where it ended otherwise.
-        """
+        """Wait until everything is imported and workers can be forked. Raises CannotPreload where a module ends the
+        server or takes too long, and BakeoffError where it ended otherwise."""
         while self._awaited:
             is_preloading = self._awaited[0] is Preloaded
             if is_preloading and not self._readable(self._max_preload_s):

@@ -141,10 +141,7 @@ _early: list[StartedServer] = []
 
 
 def servers_for(arguments: Sequence[str]) -> int:
-    """Return how many fork servers a command line with these arguments most likely needs at once.
-
-    A wrong guess costs a second or two of a core, and nothing else.
-    """
+    """Return how many fork servers a command line most likely needs at once. A wrong guess costs a few seconds."""
     names_command = bool(arguments) and not arguments[0].startswith("-")
     measures = arguments[0] in MEASURING if names_command else bool(arguments)
     words = {*arguments, *(word.partition("=")[0] for word in arguments)}
@@ -160,10 +157,8 @@ def usual_servers() -> int:
 
 @contextlib.contextmanager
 def early_servers(number: int) -> Iterator[None]:
-    """Start fork servers for the first launchers that are made in the block. Nothing is left of them after it.
-
-    Meanwhile, what killed processes have left is removed.
-    """
+    """Start fork servers for the first launchers that are made in the block, and remove what killed processes have
+    left. No server outlives the block."""
     try:
         if CAN_FORK and all(map(importlib.util.find_spec, NEEDED)):
             with contextlib.suppress(OSError):  # the launcher that needs one tries again, and says why
@@ -199,10 +194,8 @@ def discard_early() -> None:
 
 
 def take_or_start(command: Sequence[str]) -> StartedServer:
-    """Return a server that was started early, if it was started as it would be now, or start one.
-
-    An allocator, for example, is chosen by variables that are read when a process starts.
-    """
+    """Return a server that was started early, if it was started as it would be now, or start one."""
+    # An allocator, for example, is chosen by variables that are read when a process starts.
     if _early and _early[0].variables != allowed_variables(os.environ):
         discard_early()
     if _early and _early[0].command == command:

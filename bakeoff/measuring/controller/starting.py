@@ -1,13 +1,10 @@
 """Starting cells: each of them loads, builds and warms up as soon as cores, memory and quiet are there for it.
 
-- A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
-- On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
-  themselves, and so does every build on a CPU. Their times would mean nothing otherwise. TensorRT builds for minutes:
-  those build beside it that try out no kernels, but under a budget it comes last. Under a budget on a busy machine the
-  first two build side by side on a CPU, too, and one warms up beside the other.
-- Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady. On a GPU's machine with
-  cores to spare, what starts from an earlier build may load beside it, and so may the processes of the next epochs.
-  Those that are still loading when all cells are warm are held until something comes again that needs no quiet.
+Builds that try out kernels, and all builds on a CPU, need the machine to themselves, or their times would mean nothing.
+Other builds go on side by side on a GPU's machine with cores to spare, also beside TensorRT's, which takes minutes.
+Under a budget on a busy machine, the first two cells on a CPU build and warm up side by side, too. Otherwise nothing
+builds while a cell warms up, until its latencies are steady. Only what starts from an earlier build, and processes of
+the next epochs, may load beside it, and they are held when all cells are warm.
 """
 
 from collections import deque
@@ -43,11 +40,8 @@ BYTES_OF_REFERENCE = 8
 
 @dataclass
 class Epoch:
-    """One epoch while it lasts: each cell of the contest in one process.
-
-    Where memory does not hold all cells at once, they come in groups. One cell stays alive for all groups: the
-    baseline, or the steadiest cell if the baseline's rounds differ much.
-    """
+    """One epoch while it lasts: each cell in one process, in groups where memory does not hold all at once. One cell
+    stays for all groups: the baseline, or the steadiest cell if the baseline's rounds differ much."""
 
     number: int
     waiting: deque[CellRun]  # not started yet
@@ -87,11 +81,8 @@ class GroupStart:
         end_if_late: Callable[[CellRun, Sequence[CellRun]], bool],
         conclude_or_retry: Callable[[CellRun, CellEnded, Sequence[CellRun]], bool],
     ) -> None:
-        """`known_size` is what the reference has taken, as a first guess for cells of unknown size.
-
-        Both functions take a cell and the others that are alive. `end_if_late` returns True for a cell that has ended
-        because no time is left. `conclude_or_retry` returns True for a cell that is to be tried again.
-        """
+        """`known_size` is the reference's memory. Both functions take a cell and the others alive: `end_if_late`
+        returns True if the cell has ended for lack of time, and `conclude_or_retry` if it is to be tried again."""
         self._run, self._epoch = run, epoch
         self._machine = run.machine
         self._known_size = known_size
@@ -166,10 +157,8 @@ class GroupStart:
     # --- loading
 
     def _launch_waiting(self) -> None:
-        """Launch waiting cells while a core and memory are there for them.
-
-        Where cells build alone, as many load together as may, and then nothing loads beside a build that is timed.
-        """
+        """Launch waiting cells while a core and memory are there for them."""
+        # Where cells build alone, many load together, and then nothing loads beside a build that is timed.
         goes_on_beside = self._are_warm or (self._shares_cores and not self._builds_alone_now)
         if self._starting and (not goes_on_beside or self._is_quiet_for_warm_up):
             return
@@ -195,10 +184,7 @@ class GroupStart:
         return cell_run.may_launch and not (ahead and ahead.stage.goes_on)
 
     def _launch_ahead(self) -> bool:
-        """Launch a process of the next epochs, the next one's first, if a core and memory are there for it.
-
-        Return True if one was launched. Another one may follow at once, unless something else is to be begun first.
-        """
+        """Launch a process of the next epochs, if a core and memory allow it. Return True if one was launched."""
         if not (self._ahead and self._epoch.holds_all and self._loads_beside) or self._builds_alone_now:
             return False
         if any(map(self._may_launch, self._epoch.waiting)):
@@ -267,10 +253,7 @@ class GroupStart:
         return busy < at_once
 
     def _fits(self, alive: Sequence[CellRun], following: CellRun) -> bool:
-        """Return True when there is room for one more cell, and for those that are still starting.
-
-        Each is taken to be as large as it was itself, or as the largest one known where it has not been ready yet.
-        """
+        """Return True when memory has room for one more cell, and for those that are still starting."""
         peaks = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
         bytes_of_number = 2 if following.cell.precision.is_16_bit else 4
 
@@ -282,6 +265,7 @@ class GroupStart:
             if coming.count(None) > 1:
                 unknown_bytes *= UNKNOWN_MEMORY
                 reference_bytes *= UNKNOWN_MEMORY * bytes_of_number / BYTES_OF_REFERENCE
+            # A cell that has not been ready yet counts as the largest known one.
             return sum((kind(peak) or 0) if peak else max(unknown_bytes, reference_bytes) for peak in coming)
 
         host_bytes = needed_bytes(lambda peak: peak.peak_resident_bytes)

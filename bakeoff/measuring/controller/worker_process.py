@@ -109,10 +109,8 @@ class Worker:
             self._signal_group(signal.SIGKILL)
 
     def end(self) -> int:
-        """Kill the worker with everything it started, and return its exit status. Its own workspace goes, too.
-
-        Raises BakeoffError if it does not die, because a driver or a file system holds it in the kernel.
-        """
+        """Kill the worker with everything it started, remove its own workspace, and return its exit status. Raises
+        BakeoffError if it does not die, because a driver or a file system holds it in the kernel."""
         self.is_over = True
         status = self._kill()
         isolation.kill_tree(self.pid, self.mark)  # what was being started meanwhile

@@ -38,23 +38,19 @@ class AroundModel:
     folder: Path  # that the user stood in, which the stages may read from
 
     def measure(self, clock: Clock) -> list[AroundCall]:
-        """Time each stage alone, for 0.2 s and three calls. A stage that raises is told with its reason.
-
-        `after` takes what the model itself returns in this process, on the cell's device and in its precision.
-        """
+        """Time each stage alone, for 0.2 s and three calls. A stage that raises is reported with its reason."""
         found = []
         with contextlib.chdir(self.folder):
             if (before := self.stages.before) is not None:
                 found.append(_timed("before", before, lambda: self.stages.raw, clock))
+            # It takes what the model itself returns here, on the cell's device and in its precision.
             if (after := self.stages.after) is not None:
                 found.append(_timed("after", after, self._answer, clock))
         return found
 
     def of_requests(self) -> RequestStages:
-        """Return the stages as each request of a server needs them. Call this before a build may change the module.
-
-        Raises Unsupported where `after` needs an answer that cannot be made from a build's tensors.
-        """
+        """Return the stages as requests of a server need them. Call this before a build may change the module. Raises
+        Unsupported where `after` needs an answer that cannot be made from a build's tensors."""
         answer: Make | None = None
         if self.stages.after is not None:
             form = returned_by_call(self._answer()).form
@@ -84,10 +80,8 @@ class RequestStages:
         return tuple(name for name in ("before", "after") if getattr(self.stages, name) is not None)
 
     def inputs(self) -> Inputs | None:
-        """Return what `before` makes of the raw example, where the build reads it; None without such a stage.
-
-        Raises UsageError for other sizes than the build's.
-        """
+        """Return what `before` makes of the raw example, where the build reads it, or None without such a stage. Raises
+        UsageError for other sizes than the build's."""
         if self.stages.before is None:
             return None
         made = as_inputs("before()", self.stages.before(self.stages.raw))

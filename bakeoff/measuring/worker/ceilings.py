@@ -79,10 +79,7 @@ SLOWED_GPUS = frozenset({"H20"})
 def tensor_cores(
     gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: Precision
 ) -> TensorCores | None:
-    """Return the highest rate of such a GPU's tensor cores by NVIDIA's figures, or None where they are not known.
-
-    The measured ceiling is a library's product. This rate tells how good that product is.
-    """
+    """Return the highest rate of such a GPU's tensor cores by NVIDIA's figures, or None where they are not known."""
     per_clock = FLOPS_PER_SM_AND_CLOCK.get(capability, {}).get(precision)
     if per_clock is None or SLOWED_GPUS.intersection(re.split(r"\W", gpu)):
         return None
@@ -97,16 +94,12 @@ def measure(
     now_ns: Callable[[], int] = time.perf_counter_ns,
     waited_ns: Callable[[], int | None] = conditions.waited_ns,
 ) -> Ceilings:
-    """Measure the best rates of products and of memory, with torch's threads and switches as they are.
-
-    Other load takes from every rate: while threads waited for a core, all is measured again, and the best counts. If
-    that does not help on a CPU, one thread is measured, which nothing keeps waiting for long, and counts for each.
-    `sizes` and `sets` take the place of the products and working sets that suit the device. Raises Unsupported where
-    torch has no such product on it.
-    """
+    """Measure the best rates of products and of memory. `sizes` and `sets` replace the products and working sets that
+    suit the device. Raises Unsupported where torch has no such product on it."""
     clock = Clock(device, now_ns)
     attempts: list[Ceilings] = []
     ends_s = time.perf_counter() + REPEAT_LIMIT_S
+    # Other load takes from every rate: while threads waited for a core, all is measured again.
     while not attempts or (
         attempts[-1].are_of_busy_machine and len(attempts) < MAX_ATTEMPTS and time.perf_counter() < ends_s
     ):
@@ -116,6 +109,7 @@ def measure(
         wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
         attempts.append(measured.model_copy(update={"wait_share": wait_share}))
     best = best_of(attempts)
+    # Nothing keeps one thread waiting for long, and its rate counts for each.
     if best.are_of_busy_machine and not device.is_cuda:
         return best_of([best, _of_one_thread_each(clock, device, precision, sizes, sets)])
     return best
@@ -180,15 +174,12 @@ def _tensor_cores_of(device: torch.device, precision: Precision) -> TensorCores 
 
 
 def _best_flops_per_s(clock: Clock, precision: Precision, sizes: Sequence[int]) -> float:
-    """Return the best rate over `sizes`: the largest is not always the fastest, and it takes long on a slow machine.
-
-    A small product that had to wait for a core takes long as well. So a long one is the last only if it took far longer
-    than the one before.
-    """
+    """Return the best rate over `sizes`. The largest is not always the fastest, and it takes long on a slow machine."""
     best, before_s = 0.0, math.inf
     for size in sizes:
         seconds = _best_s(clock, _product(size, clock.device, precision))
         best = max(best, 2 * size**3 / seconds)
+        # A small product that had to wait for a core takes long as well, but not far longer than the one before.
         if seconds >= LONG_PRODUCT_S and seconds >= LEAST_GROWTH * before_s:
             break
         before_s = seconds
@@ -196,13 +187,11 @@ def _best_flops_per_s(clock: Clock, precision: Precision, sizes: Sequence[int]) 
 
 
 def _product(size: int, device: torch.device, precision: Precision) -> Callable[[], object]:
-    """Return a product of two square matrices in `precision`. The second one is transposed, as in a linear layer.
-
-    The values are random: a GPU multiplies zeros at less power and a higher clock.
-    """
+    """Return a product of two square matrices in `precision`. The second one is transposed, as in a linear layer."""
     if precision is INT8:
         whole = torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device)
         return lambda: torch._int_mm(whole, whole.t())
+    # The values are random: a GPU multiplies zeros at less power and a higher clock.
     values = torch.randn(size, size, device=device)
     if precision is FP8:
         if device.type == "cpu":
@@ -217,13 +206,10 @@ def _product(size: int, device: torch.device, precision: Precision) -> Callable[
 
 
 def _levels(clock: Clock, sets: Sequence[int]) -> list[MemoryLevel]:
-    """Return the highest rate of reading and writing each working set again and again, the smallest set first.
-
-    Operators are a sum, which reads, a copy, and an addition, which reads two values and writes one. The time that each
-    takes to start is left out.
-    """
+    """Return the highest rate of reading and writing each working set again and again, the smallest set first."""
     everything = torch.zeros(max(sets) // 4, device=clock.device)
     few = everything[:6]
+    # The time that each operator takes to start is left out of the rates.
     starts_s = [_memory_s(clock, operator, few.nbytes) for operator in _memory_operators(few)]
     levels = []
     for size in sets:

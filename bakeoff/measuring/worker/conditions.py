@@ -94,12 +94,10 @@ class Watch:
 
 
 class Threads:
-    """What the scheduler counts of the waiting of each thread of this process, also of those that have ended.
-
-    Files stay open, since opening them takes ten times as long as reading.
-    """
+    """What the scheduler counts of the waiting of each thread of this process, also of those that have ended."""
 
     def __init__(self) -> None:
+        # Files stay open, since opening them takes ten times as long as reading.
         self._files: dict[int, int] = {}
         self._waited_ns: dict[int, int] = {}
 
@@ -127,18 +125,15 @@ class Threads:
 
 
 def without_waiting(samples_ns: Values, marks: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
-    """Return fields of `Conditions`: what calls of quiet slices took, and all calls without their slice's waiting.
-
-    A slice is between two marks: the number of calls so far, and the nanoseconds of waiting so far. It is quiet if its
-    threads waited hardly more than those of the slice that waited least, and so did those of the slice before it: when
-    a thread gets its core back, caches are cold and other threads asleep, and calls can take twice as long.
-    """
+    """Return fields of `Conditions`: what calls of quiet slices took, and all calls without their slice's waiting. A
+    slice is between two marks: the number of calls so far, and the nanoseconds of waiting so far."""
     calls, waited_ns = np.diff(np.array(marks, dtype=np.float64), axis=0).T
     has_calls = calls > 0
     begins = np.array([begin for begin, _ in marks[:-1]])[has_calls]
     slices_ns = np.add.reduceat(samples_ns, begins)
     shares = np.maximum(waited_ns[has_calls], 0.0) / slices_ns
     before = np.concatenate([[float(np.average(shares, weights=slices_ns))], shares[:-1]])
+    # Calls after a slice with waiting can take twice as long: caches are cold, and other threads asleep.
     with_before = np.where(slices_ns >= MIN_SLICE_NS / 2, np.maximum(shares, before), np.inf)
     per_call = calls[has_calls].astype(int)
     given_ns = samples_ns * np.maximum(0.0, 1 - np.repeat(shares, per_call))
@@ -153,23 +148,21 @@ def without_waiting(samples_ns: Values, marks: Sequence[tuple[int, int]]) -> Map
 
 @contextlib.contextmanager
 def beginning_on(core: int | None) -> Iterator[None]:
-    """Keep the calling thread on `core` and the process' other threads elsewhere inside the block; then free them.
-
-    After the block they may run anywhere, and usually stay for a while. Without this, threads keep chance places for
-    seconds: two-threaded calls of 150 µs can take 250 µs. A thread that is woken on the caller's core waits 15 to 20 ms
-    while the caller spins for it. Threads that a runtime has bound to cores stay where they are.
-    """
+    """Keep the calling thread on `core` and the process' other threads elsewhere inside the block; then free them."""
     if core is None:
         yield
         return
+    # Without this, threads keep chance places for seconds: two-threaded calls of 150 µs can take 250 µs.
     usual = os.sched_getaffinity(0)
     others = usual - {core}
+    # Threads that a runtime has bound to cores stay where they are.
     bound = {thread for thread in _threads() if _cores_of(thread) != usual}
     try:
         os.sched_setaffinity(0, {core})
     except OSError:  # this core was taken from us in the meantime
         yield
         return
+    # A thread that is woken on the caller's core waits 15 to 20 ms while the caller spins for it.
     _move((thread for thread in _threads() - bound if _cores_of(thread) == usual), others)
     try:
         yield
@@ -204,10 +197,8 @@ def waited_ns() -> int | None:
 
 
 def stolen_and_busy_s(cores: Sequence[int]) -> tuple[float | None, float | None]:
-    """Return the seconds in which the hypervisor ran others while this machine had work, over all cores.
-
-    And those in which these `cores` did anything, ours included.
-    """
+    """Return the seconds in which the hypervisor ran others while this machine had work, over all cores, and those in
+    which these `cores` did anything, ours included."""
     if not STAT.exists():
         return None, None
     ticks = os.sysconf("SC_CLK_TCK")

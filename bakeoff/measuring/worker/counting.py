@@ -45,28 +45,16 @@ LOOKUPS = ("embedding", "index_select", "index", "gather")
 
 
 def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
-    """Make one eager call and return its work. Raises what the call raises.
-
-    Operations are those of matrix products, convolutions and attention. A multiplication and an addition are two, and a
-    mask saves nothing. Activations, norms and sums do not count.
-
-    Bytes are those of the used weights (parameters and buffers), the inputs and the outputs, each once. Of a table only
-    what is looked up counts. Floating-point weights have as many bytes as the precision gives them.
-
-    A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
-    reads and writes each parameter and its two moments, and then gradients need not leave the chip.
-    """
+    """Make one eager call and return its work: operations of products, convolutions and attention, and bytes of used
+    weights, inputs and outputs, each counted once. Raises what the call raises."""
     with _counting(module, precision) as so_far:
         outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
     return _work(so_far() + _Counts(0, 0, sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
 
 
 def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> dict[str, Work]:
-    """Make one eager call and return the work of each module that is called, with all inside it, by its path.
-
-    It is counted as by `count`. The bytes of a module are those of its weights, of what it is given, and of what it
-    returns. Those of one that is called several times are added up, but a weight counts only when it is read first.
-    """
+    """Make one eager call and return the work of each module that is called, with all inside it, by its path. It is
+    counted as by `count`, except that a weight counts only where it is read first."""
     counts: defaultdict[str, _Counts] = defaultdict(lambda: _Counts(0, 0, 0))
     entered: list[tuple[str, _Counts]] = []
 
@@ -145,6 +133,7 @@ def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     if training.optimiser is None:
         written = [*training.module.parameters(), *asking]
     else:
+        # A step moves each parameter and its two moments, and then gradients need not leave the chip.
         states = [tensor for state in training.optimiser.state.values() for tensor in state.values()]
         written = [*training.module.parameters(), *states, *states, *asking]
     training.forget_gradients(inputs)
@@ -231,11 +220,9 @@ def _one_operator_at_a_time(module: nn.Module) -> Iterator[None]:
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Count both products of attention over (batch, heads, queries, width) and (batch, heads, keys, width).
-
-    Several heads of the query may share one head of the keys.
-    """
+    """Count both products of attention over (batch, heads, queries, width) and (batch, heads, keys, width)."""
     batch, heads, queries, width = query
+    # Several heads of the query may share one head of the keys. A mask saves nothing.
     *_rest, keys, value_width = value
     return int(2 * batch * heads * queries * keys * (width + value_width))
 
@@ -280,11 +267,7 @@ def sizes_by_values(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 class LongestSum(TorchDispatchMode):
-    """Notes how many values the longest sum of the calls inside this block adds up, and that of which outputs.
-
-    What was made from a tensor has its sums, and so has what it was written into. A number that Python reads may go
-    into all that follows.
-    """
+    """Notes how many values the longest sum inside this block adds up, and the longest sum of each tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,6 +275,7 @@ class LongestSum(TorchDispatchMode):
         self.length = 1
         self.jumps = False  # an operator's result may jump where rounding moves its arguments
         self.may_size_by_values = False  # as it is in `x[x > 9]`, and where Python reads a number
+        # A number that Python reads may go into all that follows.
         self._read_by_python = 1
         self._lengths: dict[int, int] = {}  # by the address of the memory
 

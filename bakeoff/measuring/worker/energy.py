@@ -108,12 +108,7 @@ def measure(
     counter: Counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Energy | None:
-    """Return the joules per call beyond those of an idle machine, with their interval, or None without a counter.
-
-    The machine idles and works in turns. From the power of each turn of calls that of the idle machine right before and
-    after it is subtracted, so that a slow drift divides out. Each part lasts from a step of the counter to another one,
-    so that the step makes no error. Inputs are bound once.
-    """
+    """Return the joules per call beyond those of an idle machine, with their interval, or None without a counter."""
 
     wait_for_batch = clock.mark()
 
@@ -144,6 +139,7 @@ def measure(
     while len(turns) < MIN_TURNS or (
         len(turns) < MAX_TURNS and _half_width(_per_call(turns, idle_w)) > WANTED_HALF_WIDTH * _mean(turns, idle_w)
     ):
+        # Idling and working take turns, so that a slow drift divides out.
         turns.append(_span(counter, clock, call, BUSY_S))
         idle_w.append(_power(_span(counter, clock, idle, IDLE_S)))
     middle, half = _mean(turns, idle_w), _half_width(_per_call(turns, idle_w))

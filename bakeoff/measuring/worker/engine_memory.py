@@ -44,12 +44,8 @@ sys.exit("torch was imported") if "torch" in sys.modules else print(Path("/proc/
 
 
 def engine_resident_bytes(worker: WorkerContext, compiled: Compiled, inputs: Inputs) -> int | None:
-    """Return the most memory that a process has resident which loads the artefact as an exported folder does, and calls
-    it with inputs like these. `compiled` has answered them.
-
-    Return None where nothing loads it without torch, where little memory is free, on other systems than Linux, and
-    where the process fails or takes too long; the cell's log then says how.
-    """
+    """Return the peak resident bytes of a process that loads the artefact as an exported folder does, and calls it.
+    Return None where nothing loads it without torch, or where that fails, and log why."""
     try:
         return _measured(worker, compiled, inputs)
     except Exception:  # whatever fails here costs this number, and not the cell

@@ -41,11 +41,8 @@ Call = Callable[[Inputs], Sequence["torch.Tensor"]]
 
 
 class Predict:
-    """Is called like the model and answers like it, by a build. Other inputs than it serves raise NotServed.
-
-    Tensors may lie on any device and have any floating-point type. The answer lies on the device of the first one, and
-    has float32 in place of narrower types. `end_to_end` answers a whole request, with the stages around the model.
-    """
+    """Calls a build like the model, with tensors of any device and floating-point type. Raises NotServed for inputs
+    that it does not serve. Answers lie on the first tensor's device, with float32 in place of narrower types."""
 
     def __init__(
         self,
@@ -57,9 +54,7 @@ class Predict:
         find_stages: Callable[[], Around | None] = lambda: None,
     ) -> None:
         """Take the form of a call from a contest's sample. The `sets` have the sizes and types of the build.
-
-        `find_stages` gives what a request does around the model. It is called when that is needed first.
-        """
+        `find_stages` gives the stages around the model, when they are first needed."""
         self._find_stages = functools.cache(find_stages)
         self._form = form_of(sample)
         self._arguments = Arguments(self._form)
@@ -86,10 +81,8 @@ class Predict:
         return self._answer([like_models(tensor, leaves[0].device) for tensor in self._call(inputs)])
 
     def end_to_end(self, raw: Any) -> Any:
-        """Return what `after` makes of the build's answer to what `before` makes of this raw example.
-
-        Raise UsageError where there are no such stages.
-        """
+        """Return what `after` makes of the build's answer to what `before` makes of this raw example. Raise UsageError
+        where there are no such stages."""
         stages = self._find_stages()
         if stages is None:
             raise UsageError("predict.end_to_end needs before() or after() around the model: call predict")
@@ -259,10 +252,8 @@ def all_seeded(seed: int) -> Iterator[None]:
 
 
 def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -> dict[str, object]:
-    """Return what the function takes beside `predict`: sizes of the model, and the seed.
-
-    Raise UsageError for what it needs and the model has not.
-    """
+    """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
+    needs and the model has not."""
     _, *others = inspect.signature(evaluate).parameters.values()
     needed = [each for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if missing := [each.name for each in needed if each.default is each.empty and each.name not in known]:
@@ -271,10 +262,8 @@ def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -
 
 
 def values_of(returned: object) -> dict[str, Metric]:
-    """Return the metrics in what `evaluate` returned: numbers, or a score of each sample.
-
-    Raise UsageError for anything else, and for what is no finite number.
-    """
+    """Return the metrics in what `evaluate` returned: numbers, or a score of each sample. Raise UsageError for anything
+    else, and for what is no finite number."""
     if not isinstance(returned, Mapping) or not returned or not all(isinstance(name, str) for name in returned):
         told = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
         raise UsageError(f"evaluate returned {told}: return a dict such as {{'top1': 0.91}}")

@@ -1,11 +1,10 @@
 """A fingerprint of all that decides what a build of a model is: equal fingerprints mean that a build can be used again.
 
 It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
-parts in TorchScript, the source files of the parts' classes and those of the user's own that were imported or that
-these import later, the files up to 64 MB that were read while it was loaded, the values that variables have, the
-environment variables that the files name, torch's global settings and the options of its compilers, the versions of all
-installed packages, the C++ compiler, and the hardware. Bakeoff adds no name of a file or of a model. The reference adds
-the files that eager's calls read, and what it saw eager call (`ReadingWatch.functions`).
+TorchScript, the source files of the parts' classes and of the user's own modules, the files up to 64 MB that were read
+in loading, the values of variables, the environment variables that the files name, torch's settings and compilers'
+options, the versions of all packages, the C++ compiler, and the hardware. It holds no name of a file or of a model. The
+reference adds the files that eager's calls read, and what it saw eager call (`ReadingWatch.functions`).
 """
 
 import contextlib
@@ -46,11 +45,9 @@ COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._
 
 
 def digest_of_weights(module: Any) -> str:
-    """Return a digest of the names and the content of a model's parameters, or of its buffers if it has none.
-
-    Beside parameters, a buffer may be memory that nobody has set, which is other in each process.
-    """
+    """Return a digest of the names and the content of a model's parameters, or of its buffers if it has none."""
     digest = hashlib.sha256()
+    # Beside parameters, a buffer may be memory that nobody has set, which is other in each process.
     for name, tensor in (dict(module.named_parameters()) or dict(module.named_buffers())).items():
         digest.update(name.encode() + content(tensor))
     return digest.hexdigest()
@@ -67,11 +64,8 @@ def require_weights(module: Any, digest: str) -> None:
 def fingerprint(
     module: Any, sets: Sequence[Inputs], code_without_file: str = "", data_files: Sequence[Path] = (), weights: str = ""
 ) -> str:
-    """Return the fingerprint of a model that was loaded and has not been called, with its input sets, in hex.
-
-    `code_without_file` is a digest of code that lies in no file, and `data_files` were read while it was loaded.
-    `weights` is the digest of its weights, if that is known.
-    """
+    """Return the fingerprint, in hex, of a loaded model that has not been called. `data_files` were read while it was
+    loaded; `code_without_file` and `weights` are digests of code in no file, and of its weights."""
     digest = hashlib.sha256(f"{code_without_file} {weights or digest_of_weights(module)}".encode())
     own = own_files()
     variables = (f"{name}={os.environ[name]}\n" for name in named_variables() if name in os.environ)
@@ -151,13 +145,11 @@ def _files_of_parts(module: Any) -> Iterable[Path]:
 
 
 def named_variables() -> tuple[str, ...]:
-    """Return the environment variables that the user's files name.
-
-    One that is set counts wherever its name stands between quotes, and another one only where it is read.
-    """
+    """Return the environment variables that the user's files name."""
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in own_files()]
     quoted = {name for text in texts for name in _QUOTED_NAME.findall(text)}
     read = {name for text in texts for name in _READ_NAME.findall(text)}
+    # One that is set counts wherever its name stands between quotes, and another one only where it is read.
     return tuple(sorted(quoted & os.environ.keys() | read))
 
 

@@ -1,13 +1,10 @@
-"""A process that has imported torch, and forks workers.
+"""A process that has imported torch, and forks workers in milliseconds, where `import torch` takes seconds.
 
-A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
-ask for the modules that loading the run's models imports, and for a branch: a fork that imports what only some cells
-need, and forks their workers. No fork can use CUDA once its parent has initialised the driver. So torch gets the GPUs'
-number and versions from NVML meanwhile. A server ends if its driver is initialised all the same, or if a thread was
-started. The controller starts another one, which imports torch alone, and does without a branch.
-
-When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
-run's temporary folder and leaves.
+The controller may have it import modules for the run's models, or branch: a fork imports what only some cells need, and
+forks their workers. No fork can use CUDA once its parent has initialised the driver, so NVML answers torch's questions
+about GPUs meanwhile. A server ends if its driver is initialised all the same, or if a thread was started. When the
+controller's end of the socket closes, however it died, the server kills what is left, removes the run's temporary
+folder and leaves.
 """
 
 import contextlib
@@ -39,11 +36,8 @@ NOT_INITIALIZED = 3
 
 
 def main() -> NoReturn:
-    """Serve until the controller's end of the socket closes.
-
-    The arguments of the process are the number of the socket's descriptor and the temporary folder. It leaves at once:
-    to take torch and the models' libraries down takes a third of a second, which the controller waits for.
-    """
+    """Serve until the controller's end of the socket closes. The process' arguments are the number of the socket's
+    descriptor and the temporary folder."""
     control = socket.socket(fileno=int(sys.argv[1]))
     temporary = Path(sys.argv[2])
     isolation.ignore_torchs_own_warning()
@@ -59,6 +53,7 @@ def main() -> NoReturn:
     shutil.rmtree(temporary, ignore_errors=True)
     sys.stdout.flush()
     sys.stderr.flush()
+    # To take torch and the models' libraries down takes a third of a second, which the controller waits for.
     os._exit(0)
 
 
@@ -94,12 +89,10 @@ class Server:
                 process.kill()
 
     def preload(self, order: server_messages.Preload | server_messages.Branch) -> bool:
-        """Import modules. Return False if this process cannot fork workers any more.
-
-        A fork has none of its parent's threads, and whatever they held stays locked in it.
-        """
+        """Import modules. Return False if this process cannot fork workers any more."""
         with _as_a_worker(self._temporary / "preload", order.for_cuda), no_garbage_collection():
             imported = _imported(order.modules)
+        # A fork has none of its parent's threads, and whatever they held stays locked in it.
         if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False
         freeze_garbage()
@@ -188,11 +181,8 @@ class PropertiesByNvml:
 
 @contextlib.contextmanager
 def versions_by_nvml() -> Iterator[None]:
-    """Have NVML answer which version a GPU has, so that torch does not initialise CUDA for that.
-
-    torchao asks for it when it is imported, directly and through `torch.utils._triton.has_triton`, and transformers
-    imports torchao.
-    """
+    """Have NVML answer which version a GPU has, so that torch does not initialise CUDA for that."""
+    # Importing torchao asks for it, also through `torch.utils._triton.has_triton`; transformers imports torchao.
     import torch
 
     cuda, is_importing = torch.cuda, True
@@ -246,14 +236,12 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _imported(modules: Sequence[str]) -> list[str]:
-    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong.
-
-    A dotted name may also be that of something in a module, which a library imports when it is first asked for.
-    """
+    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong."""
     found = []
     for name in modules:
         # a library may raise anything to say that something is missing
         with contextlib.suppress(Exception, SystemExit):
+            # A dotted name may also be that of something which a library imports when it is first asked for.
             pkgutil.resolve_name(name)
             found.append(name)
     return found

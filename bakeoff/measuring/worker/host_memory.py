@@ -10,12 +10,8 @@ from bakeoff.records.errors import Unsupported
 
 
 class FromHost(Wrapped):
-    """Copies inputs to the device in each call, before the build runs, and outputs to host memory after it.
-
-    Inputs go where the build reads them, in the type and the layout that it reads. With `is_pinned` the host's memory
-    is page-locked and copies are queued on the stream. Otherwise each copy has ended before the next step. Memory for
-    outputs is kept for as long as their shapes stay.
-    """
+    """Copies inputs to the device before each call, and outputs to host memory after it. With `is_pinned`, host memory
+    is page-locked and copies are queued on the stream. Otherwise each copy has ended before the next step."""
 
     def __init__(self, inner: Compiled, is_pinned: bool) -> None:
         super().__init__(inner)
@@ -24,10 +20,8 @@ class FromHost(Wrapped):
         self.answers: list[torch.Tensor] = []  # outputs of the last call, on the host
 
     def bind(self, inputs: Inputs) -> None:
-        """Bind `inputs`, and put their values into host memory for the next calls. This is not timed.
-
-        Raises Unsupported for sparse and nested tensors.
-        """
+        """Bind `inputs`, and put their values into host memory for the next calls, which is not timed. Raises
+        Unsupported for sparse and nested tensors."""
         self._inner.bind(inputs)
         self.inputs = []
         for tensor in self._inner.own_inputs() or inputs.tensors():

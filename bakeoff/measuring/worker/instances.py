@@ -88,10 +88,8 @@ class Instances:
         self._queue.put(request)
 
     def warm_up(self, seconds: float) -> float:
-        """Have all instances answer requests for a while, and return how many they answered in a second.
-
-        A process that was stopped has cold caches.
-        """
+        """Have all instances answer requests for `seconds`, because a process that was stopped has cold caches. Return
+        how many they answered in a second."""
         done: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def count(numbers: Sequence[int]) -> None:
@@ -168,10 +166,8 @@ class Instances:
 def start_instances(
     worker: WorkerContext, sets: Sequence[Inputs], reference: Reference, settings: ServingSettings
 ) -> Instances:
-    """Build the cell for these settings, check every instance while all of them run, and return them.
-
-    Raises BakeoffError where an answer is wrong, and Unsupported where the backend or the model cannot do this.
-    """
+    """Build the cell for these settings, check every instance while all run, and return them. Raises BakeoffError where
+    an answer is wrong, and Unsupported where the backend or the model cannot do this."""
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     stack = contextlib.ExitStack()
@@ -223,10 +219,8 @@ def start_instances(
 
 
 class Caller:
-    """One instance: it puts the inputs of requests where the build reads them, and calls it.
-
-    With stages, each request is whole: `before` makes its inputs, and `after` takes its answer, in this thread.
-    """
+    """One instance: it puts the inputs of requests where the build reads them, and calls it. With stages, `before` and
+    `after` of each request run in this thread, too."""
 
     def __init__(
         self,
@@ -294,13 +288,8 @@ class Caller:
 def build_for_serving(
     worker: WorkerContext, settings: ServingSettings, batch: int
 ) -> tuple[Compiled, RequestStages | None]:
-    """Build the cell for these settings and batches of so many requests, in a folder of its own.
-
-    What a request does around the model comes with it.
-
-    The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
-    cell has left is loaded.
-    """
+    """Build the cell for these settings and batches of so many requests, in a folder of its own, or load such a build
+    of another process of the cell. Return it with the stages around the model."""
     is_ahead = isinstance(worker.backend, AheadOfTime)
     is_as_measured = batch == 1 and (not is_ahead or settings.threads == worker.threads)
     # code that was generated ahead of time may hold the number of threads
@@ -311,6 +300,7 @@ def build_for_serving(
     here = Path.cwd()
     os.chdir(worker.started_in)
     with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
+        # The model is loaded anew, because a build may have changed the one that it got.
         module, own_sets = worker.model()
         chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     os.chdir(here)
@@ -344,10 +334,8 @@ class UnreportedPhases(Phases):
 
 
 def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:
-    """Return the inputs of one call that answers so many requests, one behind the other in the first dimension.
-
-    Raises Unsupported where the inputs have no common first dimension.
-    """
+    """Return the inputs of one call that answers `batch` requests, one behind the other in the first dimension. Raises
+    Unsupported where the inputs have no common first dimension."""
     rows = {tensor.shape[0] if tensor.dim() else 0 for inputs in sets for tensor in inputs.tensors()}
     if len(rows) != 1 or 0 in rows:
         raise Unsupported("requests cannot share a call: the inputs have no common first dimension")

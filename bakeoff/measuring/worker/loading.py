@@ -27,10 +27,8 @@ from bakeoff.truth.witnesses import type_in
 
 
 def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | None = None) -> LoadedModel:
-    """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in.
-
-    With `weights_at`, the model has the weights that it would have at these sizes.
-    """
+    """Load the cell's model, whose path is relative to the folder `cwd`. With `weights_at`, it has the weights that it
+    would have at these sizes."""
     if cwd is not None:
         os.chdir(cwd)
     with few_threads():
@@ -87,12 +85,10 @@ def _load_one_size(cell: Cell) -> LoadedModel:
 
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
     """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
-
-    The module is in eval mode for inference and in train mode for training. What input sets share stays shared: a
-    decoder's caches in float64 fill a device if each set has its own.
-    """
+    The module is in train mode for training, and otherwise in eval mode."""
     wanted = dtype or precision.dtype_of(cell.precision)
     trained = cell.is_trained
+    # What input sets share stays shared: a decoder's caches in float64 fill a device if each set has its own.
     known: dict[int, Any] = {}
 
     def moved(given: Any) -> Any:
@@ -115,10 +111,7 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
 
 
 def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) -> torch.nn.Module:
-    """Put the module on `device` in `dtype`.
-
-    torch's own `Module.to` would cut off imaginary parts, and widens on the host, so that twice as many bytes move.
-    """
+    # `Module.to` would cut off imaginary parts, and widens on the host, so that twice as many bytes move.
     is_complex = any(tensor.is_complex() for tensor in (*module.parameters(), *module.buffers()))
     if not (is_complex or (device.is_cuda and dtype is torch.float64)):
         return module.to(device, dtype)
@@ -139,10 +132,7 @@ def calibration_of(model: LoadedModel, cell: Cell) -> tuple[Inputs, ...]:
 
 
 def shown_to_builds(sets: tuple[Inputs, ...], cell: Cell) -> tuple[Inputs, ...]:
-    """Return the input sets that a build may calibrate with: all but the last one, with which it is only checked.
-
-    Inputs of several sizes, and the caches of a decoder, are shown whole.
-    """
+    """Return the input sets that a build may calibrate with: all but the last one, with which it is only checked."""
     is_whole = len(of_each_shape(sets)) > 1 or cell.task in GENERATION
     return sets if is_whole or len(sets) < 2 else sets[:-1]
 
@@ -167,8 +157,6 @@ def training_of(model: LoadedModel, cell: Cell) -> Training | None:
 
 
 def gradients(task: str, needs_autograd: bool = False) -> AbstractContextManager[object]:
-    """Run the block in inference mode, or with gradients for a training task.
-
-    A model whose calls need autograd has gradients off, and may turn them on.
-    """
+    """Run the block in inference mode, or with gradients for a training task. A model whose calls need autograd has
+    gradients off, and may turn them on."""
     return torch.no_grad() if needs_autograd and task not in TRAINED else torch.inference_mode(task not in TRAINED)

@@ -170,11 +170,8 @@ def measure_packaged(worker: WorkerContext) -> None:
 
 
 def export_program(job: messages.ExportProgram, cwd: Path) -> None:
-    """Write a cell's model as a program of torch.export, with its weights, that torch loads without the model's source.
-
-    It takes and returns flat tensors, on the cell's device and in its precision. Or else the model itself is pickled.
-    Raises BakeoffError where the model is not the one that was measured.
-    """
+    """Write a cell's model, with its weights and in its precision, as a program that torch loads without its source, or
+    as a pickle. Raises BakeoffError where the model is not the one that was measured."""
     precision.apply(job.cell.precision)
     fast_path.apply(backends.create(job.cell.backend), job.cell)
     module, sets = move_to_device(load(job.cell, cwd), job.cell)
@@ -211,11 +208,8 @@ def probe(lists_versions: bool) -> messages.TorchFacts:
 
 
 def precompile_headers(connection: Connection, job: messages.PrecompileHeaders) -> float:
-    """Have torch precompile the headers that the backend's builds include, once.
-
-    Return for how many seconds torch checked the compiler, or 0 where it has not. Raises Unavailable where the backend
-    is.
-    """
+    """Have torch precompile the headers that the backend's builds include. Return for how many seconds torch checked
+    the compiler, or 0 where it has not. Raises Unavailable where the backend is."""
     backend = backends.create(job.backend)
     if known := CompilerChecks.known(job.backend, job.device):
         return known.seconds

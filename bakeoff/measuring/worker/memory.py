@@ -24,11 +24,8 @@ def peak_resident_bytes() -> int | None:
 
 @dataclass
 class DeviceMemory:
-    """The peak of the device memory that this process uses, from the samples taken after each stage.
-
-    It comes from the driver's account of the process. Where the driver gives none, it is the growth of the memory in
-    use on the whole device, which is an estimate if others use the GPU. Without a device there is nothing to read.
-    """
+    """The peak of the device memory that this process uses, from samples after each stage. Without the driver's
+    account, it is the growth on the whole device, which is an estimate if others use the GPU."""
 
     index: int | None
     peak_bytes: int | None = None

@@ -62,9 +62,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 def open_axes(base: Shapes, low: Shapes, high: Shapes, alone: dict[str, Shapes]) -> tuple[OpenAxis, ...]:
     """Return the axes that differ between the lowest and the highest sizes, with the dimensions that change them.
-
-    `alone` has the shapes with one dimension changed from those of `base`.
-    """
+    `alone` has the shapes with one dimension changed from those of `base`."""
     return tuple(
         OpenAxis(
             tensor=tensor,

@@ -22,17 +22,13 @@ def dtype_of(precision: Precision) -> torch.dtype:
 
 
 def apply(precision: Precision) -> None:
-    """Set torch's switches for this process: TF32 on for `tf32`, off for everything else.
-
-    Torch 2.8 to 2.13 all have these switches. The `fp32_precision` switches of 2.9 and later follow them and must not
-    be set beside them: torch refuses to read the one kind once the other was set to disagree.
-
-    Raises Unsupported where an environment variable overrules the switches.
-    """
+    """Set torch's switches for this process: TF32 on for `tf32`, off for everything else. Raises Unsupported where an
+    environment variable overrules the switches."""
     on = precision.allows_tf32
     for name in OVERRIDES:
         if os.environ.get(name) not in (None, "", "1" if on else "0"):
             raise Unsupported(f"{name}={os.environ[name]} overrules precision {precision}: unset it")
+    # Never set torch's `fp32_precision` switches as well: it refuses to read switches that disagree.
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
 

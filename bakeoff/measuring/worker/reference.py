@@ -134,10 +134,7 @@ def compute(
     outputs_in: OutputsIn = outputs_in,
     announce: Announce = lambda phase: None,
 ) -> ReferenceComputed:
-    """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file.
-
-    The precisions of a contest have the same outputs in float64, so that the first of them computes these for all.
-    """
+    """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file."""
     subject = Subject(job.cell, cwd, workspace, announce, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
@@ -152,9 +149,7 @@ def compute(
 
 def that_answers(subject: Subject) -> Subject | None:
     """Return the subject with gradients in forward, or with milder input sets, if that lets a failing model answer.
-
-    Return None if nothing does, or if it does not even answer its own example.
-    """
+    Return None if nothing does, or if it does not even answer its own example."""
 
     def changed(needs_autograd: bool, *kinds: str) -> Subject:
         traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
@@ -329,13 +324,8 @@ class Subject:
         return all(map(are_alike, answers, again))
 
     def exact(self) -> Exact:
-        """Return the outputs in the widest type that the model can be computed in.
-
-        In float64, the model's own casts to float32 are widened, and operators that lack float64 run in float32. If
-        that fails, a mixture of experts of transformers is asked for its plain implementation. Then come narrower
-        types. The outputs are None, and the type the cell's precision, if no wider type will do. `train_step` raises
-        then: how a weight's type rounds a step is in both of two runs, so their difference tells nothing.
-        """
+        """Return the outputs in the widest type that the model can be computed in: float64, then float64 with the plain
+        implementation of a mixture of experts, then float32. They are None if no type wider than the cell's will do."""
         errors: list[Exception] = []
         for name, has_plain_experts in (("float64", False), ("float64", True), ("float32", False)):
             is_pointless = has_plain_experts and is_out_of_memory(errors[-1])
@@ -348,6 +338,7 @@ class Subject:
             except Exception as error:
                 traceback.print_exc()
                 errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
+        # A weight's type rounds both of two runs of a step, so their difference would tell nothing.
         if self.cell.task == TRAIN_STEP:
             raise errors[0]
         return Exact(None, self.cell.precision, why_narrower=explain(errors[0])[1].sentence)
@@ -367,10 +358,8 @@ def reference_types(precision: Precision) -> tuple[str, ...]:
 
 
 def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact, Sequence[Sequence[Outputs]]]:
-    """Return the exact outputs, if float64 can be a reference for eager, and eager's with noise where they matter.
-
-    The exact ones may be known already. Whether rounding decides goes into the model's traits.
-    """
+    """Return the exact outputs, `known` or computed, if float64 can be a reference for eager, and eager's with noise
+    where they matter. Whether rounding decides goes into the model's traits."""
     cell, traits = subject.cell, subject.traits
 
     def nothing(why: str) -> Exact:
@@ -426,10 +415,8 @@ def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, .
 
 
 def exact_without_fast_path(subject: Subject, as_is: AsItIs, exact: Sequence[Outputs]) -> tuple[Outputs, ...] | None:
-    """Return the exact outputs without the fast path of eager's transformer layers, if it matters.
-
-    How it matters goes into the model's traits.
-    """
+    """Return the exact outputs without the fast path of eager's transformer layers, if it matters. How it matters goes
+    into the model's traits."""
     if not as_is.without_fast_path:
         return None
     with_it = Reference(tuple(exact), *errors_of_eager(as_is.outputs, exact))
@@ -493,14 +480,12 @@ class Yardstick:
 
 
 def known_outputs(reference: Reference, subject: Subject, sets: int) -> Exact | None:
-    """Return the exact outputs of the reference of another precision, or None if they need not be those of this one.
-
-    Calls of a model with state depend on how many there are, a random model draws other numbers, and inputs that make
-    a model decide otherwise are looked for in each precision. Operators without float64 obey the switches of TF32.
-    """
+    """Return the exact outputs of the reference of another precision, or None if they need not be those of this one."""
     ours, theirs = subject.traits, reference.traits
+    # State and random numbers depend on the calls, and probes are looked for in each precision.
     if not (ours.begins_alike and theirs.begins_alike) or subject.probes or len(reference.outputs) != sets:
         return None
+    # Operators without float64 obey the switches of TF32.
     if reference.computed_in != "float64" or reference.in_float32 or ours.changed_kinds != theirs.changed_kinds:
         return None
 
@@ -522,10 +507,8 @@ def kept_outputs(reference: Reference, subject: Subject, eager: Sequence[Outputs
 
 
 def is_other_model(reference: Reference, subject: Subject, eager: Sequence[Outputs]) -> bool:
-    """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed.
-
-    They tell nothing of a training step, and of a model that is random or keeps a state.
-    """
+    """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed."""
+    # Outputs tell nothing of a training step, and of a model that is random or keeps a state.
     if subject.cell.task != INFERENCE or not (subject.traits.begins_alike and reference.traits.begins_alike):
         return False
     return not accuracy.check(eager, reference, subject.cell.precision).passed
@@ -565,11 +548,8 @@ class AsItIs:
 
 
 def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bool = False) -> AsItIs:
-    """Return what eager tells in the cell's precision. The model's traits are kept in `subject` for later witnesses.
-
-    The input sets are kept in the file `inputs`.
-    This comes first: what fails here is the model itself, whatever it is compiled with.
-    """
+    """Return what eager tells in the cell's precision. The model's traits go into `subject`, and the input sets into
+    the file `inputs`. This comes first: what fails here is the model itself."""
     cell = subject.cell
     model = subject.load()
     before = global_settings.read()
@@ -759,11 +739,8 @@ def time_of_call(module: Any, inputs: Inputs, calls: AlikeCalls) -> EagerCall:
 def sets_that_differ_most(
     model: LoadedModel, cell: Cell, module: Any, sets: tuple[Inputs, ...], load_anew: Callable[[], LoadedModel]
 ) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
-    """Return the kinds of values that differ between the boldest input sets that eager takes, and these sets.
-
-    Eager takes a set if it answers, with finite values where those for the first set are. Indices that may be out of
-    their range are tried on the CPU, as they end a GPU's process.
-    """
+    """Return the kinds of values that differ between the boldest input sets that eager takes, and these sets. Eager
+    takes a set if it answers, with finite values where those for the first set are."""
     make = model.bolder_inputs
     if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
         return model.traits.changed_kinds, sets
@@ -775,6 +752,7 @@ def sets_that_differ_most(
         if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
             return None
         known.append(given)
+        # Indices that may be out of their range are tried on the CPU, as they end a GPU's process.
         if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})
             if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
@@ -809,17 +787,16 @@ def inputs_that_stay(sets: Sequence[Inputs]) -> tuple[str, ...]:
 def count_work(
     model: LoadedModel, module: Any, sets: tuple[Inputs, ...], precision: Precision, training: Training | None
 ) -> tuple[Work | None, str]:
-    """Return the work of what is timed as one call, or None and why it cannot be counted.
-
-    All lengths of a stream are one call. A model whose work cannot be counted can still be compared.
-    """
+    """Return the work of what is timed as one call, or None and why it cannot be counted."""
     if model.work is not None:
         flops, bytes_moved = model.work
         return Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
+        # All lengths of a stream are one call.
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
         work = counting.total(counting.count(module, each, precision, training) for each in called)
         return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
     except Exception as error:
+        # A model whose work cannot be counted can still be compared.
         traceback.print_exc()
         return None, explain(error)[1].sentence

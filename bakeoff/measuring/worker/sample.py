@@ -49,10 +49,8 @@ class Sample:
         )
 
     def save(self, path: Path, exact: Outputs, eager_rmse: Sequence[float], precision: Precision) -> None:
-        """Write the sample with its `exact` outputs. The file appears at `path` whole or not at all.
-
-        Of a large output `exact` has some elements only. Then their places are kept, too.
-        """
+        """Write the sample with its `exact` outputs, of which large ones have some elements only. The file appears at
+        `path` whole or not at all."""
         eager_rmse = [eager_rmse[number] for number in places_of_tensors(exact)]
         exact = without_numbers(exact)
         arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}
@@ -75,14 +73,12 @@ class Sample:
 
 
 def require_outputs(path: Path, program: Callable[..., Sequence[torch.Tensor]], device: str) -> None:
-    """Raise BakeoffError unless a program gives the outputs of the sample at `path`, with the errors that are allowed.
-
-    Numbers that it returns as tensors are not in the sample. Then nothing is compared, as no output has a known place.
-    """
+    """Raise BakeoffError unless a program gives the outputs of the sample at `path`, up to the allowed errors."""
     with numpy.load(path) as arrays:
         facts = json.loads(str(arrays["facts"]))
         given = [as_tensor(arrays[f"input_{n}"], getattr(torch, name)) for n, name in enumerate(facts["inputs"])]
     found = program(*(tensor.to(device) for tensor in given))
+    # Numbers that it returns as tensors are not in the sample, so that no output has a known place.
     if len(found) != len(facts["outputs"]):
         return
     for number, (rmse, allowed) in enumerate(errors_of(found, facts["outputs"], path)):

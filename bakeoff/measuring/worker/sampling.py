@@ -106,14 +106,11 @@ class Windows:
 
     @property
     def show_no_trend(self) -> bool:
-        """Return True when the last windows get neither faster nor slower: then the machine is loud, not cold.
-
-        The test is Mann and Kendall's, and the last window must not be the fastest. Sources: Kendall, Rank Correlation
-        Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
-        """
+        """Return True when the last windows get neither faster nor slower: then the machine is loud, not cold."""
         recent = self.medians_ns[-TREND_WINDOWS:]
         if len(recent) < TREND_WINDOWS or self._compiled_in_last(TREND_WINDOWS):
             return False
+        # This is Mann and Kendall's test (Mann, Econometrica 13, 1945; Kendall, Rank Correlation Methods, 1948).
         rising = sum((after > before) - (after < before) for before, after in itertools.combinations(recent, 2))
         return abs(rising) <= MAX_TREND_STATISTIC and recent[-1] > min(recent)
 
@@ -137,11 +134,8 @@ def warm_up(
     is_first: bool = True,
     limit_s: float = WARM_UP_LIMIT_S,
 ) -> schema.WarmUp:
-    """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend.
-
-    In a later process of the same cell a quarter of `min_s` is enough, the limit is a second, and the warm-up also ends
-    once calls stop getting faster.
-    """
+    """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend. A
+    later process of a cell needs a quarter of `min_s`, and may also end once calls stop getting faster."""
     if not is_first:
         min_s, limit_s = min_s / 4, REPEATED_WARM_UP_LIMIT_S
     limit_s = max(limit_s, min_s)
@@ -172,12 +166,8 @@ def burst(
     enough_calls: float = math.inf,
     watch: conditions.Watch | None = None,
 ) -> list[int]:
-    """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
-
-    Half of the time is enough once it has held `enough_calls`. It goes on up to `wanted_calls` while that takes less
-    than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and binding them is not timed.
-    The `watch` reads between calls what the process was given.
-    """
+    """Call for `seconds` and at least `min_calls` times, with `sets` in turn. Return the latencies in nanoseconds. Half
+    of the time is enough for `enough_calls`, and `WANTED_CALLS_LIMIT_S` limits the time for `wanted_calls`."""
     samples_ns: list[int] = []
     now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
     calls_in_time = max(min_calls, wanted_calls)
@@ -204,11 +194,8 @@ def burst(
 
 
 def rewarm(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None = None) -> None:
-    """Call for 10 ms, at least once, without timing it, from `core` if one is given.
-
-    It comes before every burst, since the process was stopped, and before throughput. Where two of its threads share a
-    core, calls of 20 µs can take 30 ms.
-    """
+    """Call for 10 ms, at least once, without timing it: before a burst, the process was stopped and is cold."""
+    # Where two of its threads share a core, calls of 20 µs can take 30 ms.
     with conditions.beginning_on(core):
         burst(compiled, sets, clock, REWARM_S, 1)
 
@@ -222,11 +209,8 @@ def throughput(
     blocks: int = THROUGHPUT_BLOCKS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> schema.Throughput:
-    """Return the rate of calls back to back. If it is far below that of calls of `usual_ms`, measure once again.
-
-    Before that it waits until calls take as long as usual, up to `QUIET_LIMIT_S`. The higher rate counts, since other
-    load only takes from it.
-    """
+    """Return the rate of calls back to back. If it is far below that of calls of `usual_ms`, wait until calls take as
+    long as usual, and measure once again."""
     found = _throughput(compiled, sets, clock, core, blocks)
     if usual_ms is None or not found.is_far_below(usual_ms):
         return found
@@ -235,18 +219,14 @@ def throughput(
         sleep(QUIET_STEP_S)
         if statistics.median(burst(compiled, sets, clock, REWARM_S, 1)) / 1e6 <= usual_ms * QUIET_WITHIN:
             break
+    # The higher rate counts, since other load only takes from it.
     return max(found, _throughput(compiled, sets, clock, core, blocks), key=lambda each: each.calls_per_s)
 
 
 def _throughput(
     compiled: Compiled, sets: Sequence[Inputs], clock: Clock, core: int | None, wanted: int
 ) -> schema.Throughput:
-    """Call back to back in blocks of 100 ms with one synchronisation each. Return the median block's rate.
-
-    A block takes half as long where that holds `ENOUGH_CALLS`. Threads begin as for a burst. Inputs are bound once for
-    each block, so binding is not part of it. A block ends by the host's clock or after a limited number of calls,
-    because a host that runs far ahead of its device would queue minutes of work.
-    """
+    """Call back to back in blocks of 100 ms with one synchronisation each. Return the median block's rate."""
     rewarm(compiled, sets, clock, core)
     blocks: list[tuple[float, float]] = []
     with no_garbage_collection():
@@ -255,6 +235,7 @@ def _throughput(
             compiled.run()
         first_s = max(1e-9, first_call_s[0])
         least_s = THROUGHPUT_BLOCK_S / (2 if first_s * ENOUGH_CALLS <= THROUGHPUT_BLOCK_S / 2 else 1)
+        # Calls are limited, because a host that runs far ahead of its device would queue minutes of work.
         max_calls = 1 + int(2 * least_s / first_s)
         while len(blocks) < wanted:
             compiled.bind(sets[len(blocks) % len(sets)])
@@ -277,11 +258,8 @@ def _throughput(
 
 
 def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> schema.DeviceTime | None:
-    """Return the median time between two CUDA events around a call, or None on a device without such events.
-
-    It includes the gaps between kernel launches. What the latency has beyond it is the host's share. There are a
-    hundred calls, or as many as a quarter of a second holds, but ten.
-    """
+    """Return the median time between two CUDA events around a call, or None on a device without such events. It
+    includes the gaps between kernel launches. What the latency has beyond it is the host's share."""
     if clock.stream is None:
         return None
     times_ms: list[float] = []
@@ -299,10 +277,7 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> sch
 
 
 def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[schema.CallStage]:
-    """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages.
-
-    The device is synchronised between parts, so that no part runs into the next one's time.
-    """
+    """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages."""
     parts = compiled.stages()
     times_ms: dict[str, list[float]] = {name: [] for name, _ in parts}
     with no_garbage_collection():
@@ -310,6 +285,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[sch
         while parts and (calls < MIN_STAGES_CALLS or clock.now_ns() < end_ns):
             compiled.bind(sets[calls % len(sets)])
             for name, part in parts:
+                # The device is synchronised between parts, so that no part runs into the next one's time.
                 with clock.timed() as seconds:
                     part()
                 times_ms[name].append(1e3 * seconds[0])
@@ -327,10 +303,7 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[sch
 
 
 def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> schema.KernelTimes | None:
-    """Return what the GPU does in a call, as CUPTI traces it, or None without a GPU, and where nothing could be traced.
-
-    A trace slows the host down, but not what runs on the GPU. So only times on the GPU are read from it.
-    """
+    """Return what the GPU does in a call, as CUPTI traces it, or None without a GPU or without a trace."""
     if clock.stream is None:
         return None
     from torch.autograd.profiler import profile  # that of torch.profiler imports Inductor
@@ -343,6 +316,7 @@ def trace_kernels(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> s
         for _ in range(TRACED_CALLS):
             compiled.run()
         clock.synchronise()
+    # A trace slows the host down, but not what runs on the GPU, so only times on the GPU are read from it.
     on_device = [event for event in traced.function_events or [] if event.device_type.name == "CUDA"]
     return summed_kernels(
         [(event.name, event.time_range.start, event.time_range.end) for event in on_device], TRACED_CALLS
@@ -367,11 +341,9 @@ def summed_kernels(events: Sequence[TracedKernel], calls: int) -> schema.KernelT
 
 
 def freeze_garbage() -> None:
-    """Collect garbage once, and exclude what is left from later collections.
-
-    A compiler leaves a million objects. Collecting among them takes a tenth of a second, longer than a burst.
-    """
+    """Collect garbage once, and exclude what is left from later collections."""
     gc.collect()
+    # A compiler leaves a million objects. Collecting among them takes a tenth of a second, longer than a burst.
     gc.freeze()
 
 

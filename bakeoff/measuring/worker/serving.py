@@ -179,16 +179,14 @@ def _measured(
 
 
 class ColdCalls(Wrapped):
-    """Evicts the last-level cache after inputs are bound, which is not timed. The next synchronisation waits for it.
-
-    It writes a buffer of `TIMES_CACHE` times the cache's size, as nvbench and KernelBench do.
-    """
+    """Evicts the last-level cache after inputs are bound, which is not timed. The next synchronisation waits for it."""
 
     TIMES_CACHE, LEAST_BYTES = 2, 64 * 2**20
 
     def __init__(self, inner: Compiled, clock: Clock) -> None:
         super().__init__(inner)
         size = max(self.LEAST_BYTES, self.TIMES_CACHE * cache_bytes_of(clock.device))
+        # nvbench and KernelBench write a buffer of twice the cache's size, too.
         self._buffer = torch.zeros(size, dtype=torch.uint8, device=clock.device)
 
     def bind(self, inputs: Inputs) -> None:

@@ -29,18 +29,13 @@ SMALLEST = 1e-12
 def emulate_quantisation(
     precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs], kept: Collection[int] = ()
 ) -> Iterator[None]:
-    """Make eager calls of `module` in the block compute as if its layers were quantised.
-
-    Layers are linear layers, convolutions and products with a parameter. int8 rounds weights per output channel and
-    inputs per tensor, both symmetrically; a first run over `sets` fixes the range of inputs. fp8 rounds weights per
-    output channel and inputs per row to e4m3, except in convolutions. Weight-only precisions round the weights of
-    linear layers, to 8 bits per output channel or to 4 bits per group. Products are computed in the module's type.
-    Layers whose weights are among `kept`, by their `id`, are not rounded.
-    """
+    """Make eager calls of `module` in the block compute as if its linear layers, convolutions and products with a
+    parameter were quantised. Layers whose weights are among `kept`, by their `id`, are not rounded."""
     if not precision.is_quantised:
         yield
         return
     with fast_path.switched_off():  # the fused kernel would hide the layers inside
+        # fp8 rounds weights per output channel and inputs per row.
         if precision is Precision.FP8:
             with _replaced(
                 lambda weight, channel: _to_e4m3(weight, _peak(weight, channel)),
@@ -50,11 +45,13 @@ def emulate_quantisation(
             ):
                 yield
             return
+        # Weight-only precisions round to 8 bits per output channel, or to 4 bits per group.
         if precision.is_weight_only:
             to_few_bits = _to_int4 if precision.has_4_bit_weights else _to_int8_per_channel
             with _replaced(to_few_bits, lambda fed, _: fed, convolutions=False, kept=kept):
                 yield
             return
+        # int8 rounds weights per output channel and inputs per tensor, whose range a first run fixes.
         peaks: dict[int, torch.Tensor] = {}
 
         def observe(fed: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

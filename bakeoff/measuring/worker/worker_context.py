@@ -69,10 +69,8 @@ class WorkerContext:
 
     @classmethod
     def begin(cls, connection: Connection, job: messages.CellJob, workspace: Path) -> Self:
-        """Get everything that a cell needs but its model.
-
-        Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
-        """
+        """Get everything that a cell needs but its model. Raises Unavailable where this machine lacks the backend, and
+        Unsupported where the precision is overruled."""
         cell = job.cell
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
@@ -322,10 +320,8 @@ def raised_at(error: BaseException) -> str:
 
 
 def last_frame_below(folder: Path, error: BaseException, file: Path) -> str:
-    """Return the last frame of the traceback in `file` or in other files below `folder`, or nothing.
-
-    What is installed there, belongs to Bakeoff or lies in no file, such as `<frozen os>`, does not count.
-    """
+    """Return the last frame of the traceback in `file` or in other files below `folder`, or nothing. What is installed
+    there, belongs to Bakeoff or lies in no file does not count."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = Path(frame.f_code.co_filename).resolve()
         is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE) or code.name.startswith("<")
