@@ -136,11 +136,8 @@ def compilation_settings(context: BuildContext) -> dict[str, Any]:
 def _ahead_of_time(
     module: torch.nn.Module, inputs: Inputs, context: BuildContext, settings: dict[str, Any]
 ) -> Partitioned:
-    """Export the module with torch.export, and compile the whole graph with Torch-TensorRT.
-
-    `torch_tensorrt.compile(ir="dynamo")` exports and then calls `torch_tensorrt.dynamo.compile`. Called apart, the two
-    are timed as two phases.
-    """
+    """Export the module with torch.export, and compile the whole graph with Torch-TensorRT. These are the two steps of
+    `torch_tensorrt.compile(ir="dynamo")`, timed apart."""
     import torch
     import torch_tensorrt
 
