@@ -112,12 +112,8 @@ class LiveModel(Family):
 
 
 def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, name: str = "") -> str:
-    """Write a module or a factory, with its inputs, and return the name under which workers of a run find it.
-
-    One of several models has a `name` of its own, and lies in a folder of that name in the run's. Neither the model nor
-    anything else in this process changes. Raise UsageError, with the path of the attribute, for what no other process
-    can have.
-    """
+    """Write a module or a factory, with its inputs, and return the name under which workers find it. Nothing in this
+    process changes. Raise UsageError, with the path of the attribute, for what no other process can have."""
     import torch
 
     module = model.model if isinstance(model, Pipeline) else model
