@@ -66,9 +66,8 @@ class Precision(StrEnum):
 
     @property
     def max_relative_rmse(self) -> float:
-        """The largest RMSE relative to the reference's root mean square. For int8 and fp8 that is noise of a tenth of
-        the signal's power (10 dB). All zeros would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of
-        one or two layers, and weights of 8 bits alone must keep them."""
+        """The largest RMSE relative to the reference's root mean square, at which all zeros would be 1. For int8 and
+        fp8 it is noise of a tenth of the signal's power (10 dB)."""
         return _TABLE[self].max_relative_rmse
 
     @property
