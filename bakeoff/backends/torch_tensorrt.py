@@ -1,12 +1,10 @@
-"""Torch-TensorRT: a torch module in which TensorRT engines replace the parts of the graph that TensorRT takes.
+"""Torch-TensorRT 2.8 to 2.14: a torch module in which TensorRT engines replace the parts of the graph that they can.
 
-Written for Torch-TensorRT 2.8 to 2.14. Typing is always explicit, which means the module's own. `enabled_precisions` is
-never passed, because the versions differ in what it does: they use it, assert against it, or ignore it.
-
-There are two ways in. Both are measured, since they leave different work in a call. `default` exports the module ahead
-of time and compiles the whole graph, so a call is that of a plain torch module. `torch-compile` is
+Typing is always explicit, which means the module's own. `enabled_precisions` is never passed, because the versions use
+it, assert against it, or ignore it. There are two modes, since they leave different work in a call. `default` exports
+the module ahead of time, so a call is that of a plain torch module. `torch-compile` is
 torch.compile(backend="tensorrt"): Dynamo traces the first call, may break the graph where an export would fail, and
-checks its guards in every call. The same code partitions and converts the graph in both.
+checks its guards in every call.
 """
 
 from __future__ import annotations

@@ -3,12 +3,8 @@
 The total of a cell over n calls is a straight line: what starting takes, then n - 1 calls at the steady latency. The
 first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
 earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
-starting.
-
-Starting was timed once in a process and in no round with others: it is known within `TIMED_ONCE_MARGIN`, or as widely
-as the warm starts of a cell's processes lie apart. A cell is named as the one that costs least only if that holds for
-starts longer and shorter by this margin. Break-even takes starting as it was timed: its interval is that of the ratio
-of the steady latencies alone.
+starting. A cell is named as the one that costs least only if that holds for starts longer and shorter by
+`TIMED_ONCE_MARGIN`, or by what warm starts differ. Break-even takes starting as it was timed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Fits one latency to each cell of a contest. Every latency, ratio and rank that an output shows comes from this fit.
 
-Two cells that were alive together give one log ratio for each epoch: the median over the rounds that they shared. These
-pairwise ratios contradict one another a little. Logarithmic least squares finds the effects that agree best with all of
-them (Crawford and Williams, A note on the analysis of subjective judgment matrices, Journal of Mathematical Psychology
-29, 1985). A pair counts by the inverse of its variance over rounds, so that a noisy cell does not spoil the others. The
-epochs count the same, since processes differ more than rounds: least squares again, over cells and epochs.
-
-A drift of the machine's speed divides out, a/b times b/c is a/c, and cells need not have lived in the same epochs. For
-two cells the ratio is the geometric mean over epochs of the median over rounds.
+Two cells that were alive together give one log ratio for each epoch: the median over the rounds that they shared.
+Logarithmic least squares finds the effects that agree best with all of them (Crawford and Williams, A note on the
+analysis of subjective judgment matrices, Journal of Mathematical Psychology 29, 1985). A pair counts by the inverse of
+its variance over rounds, and the epochs count the same, since processes differ more than rounds: least squares again,
+over cells and epochs. Drift divides out, and cells need not have lived in the same epochs.
 """
 
 from __future__ import annotations
