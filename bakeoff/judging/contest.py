@@ -364,20 +364,15 @@ class Aim:
 
 
 def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Front:
-    """Return the Pareto front over latency, throughput, memory, build time and error, of records that may win.
-
-    A cell dominates another if it is nowhere worse and somewhere better. Values within 2 % are equal. So are errors
-    within a factor of two, because two roundings of the same precision may differ that much. A quantity that some
-    record does not have is not compared. Equality with a margin is not transitive: three cells could dominate each
-    other in a circle, and would all be missing.
-    A cell in `undecided` may be the fastest, so none dominates it.
-    """
+    """Return the Pareto front over latency, throughput, memory, build time and error, as far as all records have them.
+    Records may win, and those in `undecided` may be the fastest, so none dominates them."""
     kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
     all_aims = [
         Aim("latency", QUANTITIES["median_ms"].of),
         Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
         Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
         Aim("build time", QUANTITIES["build_s"].of),
+        # two roundings of the same precision may differ by a factor of two
         Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
     ]
     aims = [aim for aim in all_aims if all(aim.of(record) is not None for record in records)]
@@ -386,6 +381,7 @@ def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Fron
     labels = [
         record.cell.label
         for record, ours in zip(records, values, strict=True)
+        # with a margin, three cells may dominate each other in a circle, and are then all missing
         if record.cell.label in undecided or not any(dominates(theirs, ours, ties) for theirs in values)
     ]
     left_out = [aim.name for aim in all_aims if aim not in aims]

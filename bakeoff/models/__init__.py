@@ -102,12 +102,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Family:
-    """Return the family for a row of the table, for a user's own model, or for a source such as `hf:FOLDER`.
-
-    The user's own are `path/to/file.py:factory`, `package.module:factory` and `path/to/file.py`. Raise UsageError for
-    an unknown name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family
-    does not load.
-    """
+    """Return the family for a row of the table, a user's own model, or a source such as `hf:FOLDER`. Raise UsageError
+    for what does not exist, and BakeoffError if another distribution's family does not load."""
     if name in TABLE:
         return _family(TABLE[name])
     prefix, colon, source = name.partition(":")

@@ -64,11 +64,8 @@ USUAL_S = {PlanStep.GROUNDWORK: 2.0, PlanStep.START: 2.0, PlanStep.FINISH: 0.5, 
 
 
 class TimePlan:
-    """Knows which steps lie ahead of each contest, estimates their seconds, and shares a budget among contests.
-
-    Cells are told apart by their label. A step is estimated by the mean of what it took for this label in this run. One
-    that was not seen yet gets the usual time of its backend, multiplied by how far the others were from theirs.
-    """
+    """Knows which steps lie ahead of each contest, estimates their seconds from its own run or from what backends
+    usually take, and shares a budget among contests. Cells are told apart by their label."""
 
     def __init__(self, sampling: SamplingPlan, budget_ends_s: float = math.inf, load: LoadPlan | None = None) -> None:
         self.budget_ends_s = budget_ends_s
