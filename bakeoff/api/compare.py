@@ -288,10 +288,8 @@ class _Asked:
             return Ended(result_at(ended.folder), was_interrupted or bool(interruptions))
 
     def for_parts(self) -> _Asked:
-        """Return what is asked of the parts of a pipeline: the metrics are those of the whole.
-
-        Where one is required, it judges builds of other precisions, and no tolerance of a part does.
-        """
+        """Return what is asked of the parts of a pipeline: the metrics are those of the whole. Where one is required,
+        it judges builds of other precisions, and no tolerance of a part does."""
         whole = self.gathered().request
         required = Requirements.parse(str(whole.get("require") or ""))
         of_parts = required.without_metrics()
@@ -310,9 +308,7 @@ class _Asked:
 
 def _require_one_contest(of_part: Request) -> None:
     """Raise UsageError for a request that makes several contests of a part, because only one winner can answer for it.
-
-    The sizes of a part's calls are contests, too, but each of them has a build of its own.
-    """
+    Contests of several sizes are allowed, since each of them has a build of its own."""
     from bakeoff.planning.places import devices_of_cells
 
     if of_part.separate and len(of_part.precision) > 1:
@@ -332,10 +328,8 @@ def _require_one_contest(of_part: Request) -> None:
 
 @contextlib.contextmanager
 def _travelling(model: object, inputs: object, evaluate: Callable[..., Any] | None = None) -> Iterator[_Travelling]:
-    """Write a live model, its inputs and a function that evaluates it into a folder, as far as they are given.
-
-    The folder goes when the run has ended.
-    """
+    """Write a live model, its inputs and a function that evaluates it into a folder, as far as they are given, until
+    the run has ended."""
     if isinstance(model, str) and inputs is None and evaluate is None:
         yield _Travelling((model,))
         return

@@ -210,10 +210,7 @@ def compare_parts(
     out: Path | None = None,
 ) -> PipelineResult:
     """Compare each part with its recorded calls, and then the pipeline with the winners against the original.
-
-    `evaluate`, and what `require` says of its metrics, are of the whole pipeline. Where the winners miss it and are not
-    all in fp32, the best builds in fp32 are put in place and measured instead.
-    """
+    `evaluate`, and what `require` says of its metrics, are of the whole pipeline."""
     required = Requirements.parse(require).of_metrics()
     if evaluate is None:
         required.refuse_metrics()
@@ -243,6 +240,7 @@ def compare_parts(
     if not was_interrupted:
         try:
             mix.measure(pipeline, example, function, seed, folder / WINNERS)
+            # where the winners miss what is required, the best builds in fp32 are measured instead
             in_fp32 = {name: _in_fp32(result) for name, result in results.items()}
             if _may_lose_less(in_fp32, results) and (missed := _missed(records(), required)):
                 mix = _Mix(in_fp32, WholeMeasured(metrics={ORIGINAL: mix.whole.metrics[ORIGINAL]}))
@@ -321,10 +319,8 @@ def ship_winners(parts: Mapping[str, Result], folder: Path) -> dict[str, str]:
 
 
 def cells_to_ship(result: Result) -> list[str]:
-    """Return the ids of the winner's cells, the most frequent size first; none where the part had best stay as it is.
-
-    Among builds that tie, it is the first one. Where eager may be as fast, the part stays.
-    """
+    """Return the ids of the winner's cells, the most frequent size first, and of the first of builds that tie. Return
+    none where eager may be as fast, so that the part stays as it is."""
     mix = result.answer.mixes[0] if result.answer.mixes else None
     answer = mix or result.contests[0]
     if not answer.candidates or answer.baseline in answer.candidates:
@@ -365,12 +361,8 @@ def measure_in_turn(
     bursts: dict[str, list[Burst]],
     seconds: float = ROUNDS_OF_WHOLE_S,
 ) -> None:
-    """Call the pipeline as it is and with the winners, in random order in each round. A burst is one call.
-
-    Of a pipeline that answers within SHORT_CALL_NS a burst is several calls after that one, which ran on cold caches:
-    collecting garbage before it has emptied them. Without winners there is only the original. The bursts are added to
-    `bursts` one by one.
-    """
+    """Call the pipeline as it is and with the winners, in random order in each round, and add the bursts to `bursts`
+    one by one. A burst is one call. Without winners there is only the original."""
     sides = _sides(winners)
     for parts in sides.values():
         with replaced(parts, pipeline):
@@ -383,6 +375,7 @@ def measure_in_turn(
             started_s = time.monotonic() - begun_s
             samples_ns = [_timed_ns(pipeline, example)]
             if samples_ns[0] < SHORT_CALL_NS:
+                # the first call found caches that collecting garbage had emptied, so it does not count
                 samples_ns = [_timed_ns(pipeline, example) for _ in range(CALLS_OF_SHORT)]
         bursts[label].append(Burst(group=0, round=number, started_s=started_s, samples_ns=samples_ns))
 
@@ -398,10 +391,8 @@ def _timed_ns(pipeline: object, example: object) -> int:
 def evaluate_sides(
     pipeline: object, evaluate: Evaluate, winners: Winners, seed: int, metrics: dict[str, Metrics]
 ) -> None:
-    """Call `evaluate` with the pipeline as it is, and then with the winners in place, and keep what it returns.
-
-    Both begin with the same random state. A side that has metrics already keeps them.
-    """
+    """Call `evaluate` with the pipeline as it is, and then with the winners in place, from the same random state, and
+    keep what it returns. A side that has metrics already keeps them."""
     import torch
 
     from bakeoff.measuring.worker.evaluating import metrics_of

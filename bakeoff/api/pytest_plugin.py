@@ -63,10 +63,8 @@ class Comparing:
         self._runs = 0
 
     def compare(self, model: object, inputs: object = None, **options: Any) -> Result:
-        """Measure as `bakeoff.compare` does, and fail the test if a cell became slower or broke since the base.
-
-        A test without a base passes, and the summary of the session says that nothing was compared.
-        """
+        """Measure as `bakeoff.compare` does, and fail the test if a cell became slower or broke since the base. A test
+        without a base passes, and the summary of the session says that nothing was compared."""
         from bakeoff.api.compare import compare
 
         self._runs += 1

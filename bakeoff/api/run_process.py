@@ -70,11 +70,8 @@ class RunProcess(ControllerProcess):
         self._owes_reply = False
 
     def result(self, progress: Progress) -> RunEnded | RunFailed:
-        """Show events until the run has ended. The first KeyboardInterrupt ends the run, and gives what it has.
-
-        Raises KeyboardInterrupt for a second one, and for one before the run has begun. Raises BakeoffError where the
-        process dies.
-        """
+        """Show events until the run has ended. The first KeyboardInterrupt ends the run, and gives what it has; a
+        second one, or one before the run has begun, is raised. Raise BakeoffError where the process dies."""
         while True:
             try:
                 if self._owes_reply:

@@ -52,10 +52,8 @@ def in_all() -> list[str]:
 
 
 def canonical(name: str) -> str:
-    """Return the backend's own name for `name`, which may be an alias.
-
-    Raise UsageError if it is unknown, or if the distribution of ours that brings it is not installed.
-    """
+    """Return the backend's own name for `name`, which may be an alias. Raise UsageError if it is unknown, or if the
+    distribution of ours that brings it is not installed."""
     name = ALIASES.get(name, name)
     if name in TABLE or name in SELFCHECK or name in _third_party():
         return name

@@ -229,10 +229,8 @@ def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
 
 
 class LoadedPackage(FlatCalls):
-    """Calls a package's model as a C++ deployment does, with flat tensors in and out.
-
-    `AOTICompiledModel.__call__` is not used, because it parses the calling convention from JSON in every call.
-    """
+    """Calls a package's model as a C++ deployment does, with flat tensors in and out. `AOTICompiledModel.__call__`
+    would parse the calling convention from JSON in every call."""
 
     def __init__(self, function: Function, account: Mapping[str, Any], options: Mapping[str, object]) -> None:
         super().__init__(function)
@@ -281,14 +279,10 @@ LINKED = "aot_inductor.custom_op_libs"
 
 
 def linker_options() -> dict[str, Any]:
-    """Return the options of Inductor that a package needs to load on this machine.
-
-    On some machines the compiler finds no shared libstdc++ (a dangling symlink is enough), and the linker silently
-    takes the static one. The package then holds a second C++ runtime, its symbols mix with those of the first, and
-    loading it ends with signal 11. Naming the shared library by its file avoids that.
-    """
+    """Return the options of Inductor that a package needs to load on this machine."""
     if sys.platform != "linux" or _finds_shared_libstdcxx():
         return {}
+    # Linked with the static libstdc++, a package holds a second C++ runtime, and loading it ends with signal 11.
     return {LINKED: [":libstdc++.so.6"]}
 
 

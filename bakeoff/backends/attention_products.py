@@ -50,14 +50,12 @@ def attention_as_products(in_blocks: bool = False) -> Iterator[None]:
 
 
 def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Return softmax(queries · keys · scale + mask) · values, computed in float32 or wider.
-
-    Queries are (batch, heads, queries, width), keys and values (batch, heads, rows, width). The mask is added, or is
-    False where a row is not seen.
-    """
+    """Return softmax(queries · keys · scale + mask) · values, computed in float32 or wider. Queries are (batch, heads,
+    queries, width), keys and values (batch, heads, rows, width)."""
     wide = torch.promote_types(queries.dtype, torch.float32)
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     scores = (queries.to(wide).unsqueeze(-2) * keys.to(wide).unsqueeze(-3)).sum(-1) * scale
+    # a boolean mask holds False where a row is not seen; any other mask is added
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     shares = scores.softmax(-1)
@@ -67,10 +65,7 @@ def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
 def products_in_blocks(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None
 ) -> Tensor:
-    """Return what `products` returns, with the rows in blocks that are put together at the end.
-
-    Each query must see at least one row.
-    """
+    """Return what `products` returns, computed over blocks of rows. Each query must see at least one row."""
     rows, width = keys.shape[-2:]
     block = math.gcd(rows, BLOCK)
     if block < LEAST_BLOCK:

@@ -20,12 +20,8 @@ from bakeoff.records.call_form import Describer, Form, HasNoForm, attributes, fi
 
 
 class Returned(tuple[torch.Tensor, ...]):
-    """What a call of a model returned, as a flat tuple of its tensors and numbers that knows where each one stood.
-
-    A number is a tensor without dimensions here. `places` are spelled as Python would reach them, such as
-    `[1].boxes` or `['logits']`. `numbers` are the places of those that were numbers, and `constants` holds by their
-    place what is neither, such as None and texts.
-    """
+    """What a call returned: a flat tuple of its tensors and numbers (as tensors without dimensions), with `places` such
+    as `[1].boxes`. `numbers` are the places of numbers, and `constants` holds what is neither by place."""
 
     places: tuple[str, ...]
     numbers: frozenset[str]
@@ -55,10 +51,8 @@ class Returned(tuple[torch.Tensor, ...]):
 
 
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
-    """Return the tensors in `outputs` in order, whatever holds them (`_leaves`), without numbers.
-
-    Raise TypeError if there is none.
-    """
+    """Return the tensors in `outputs` in order, whatever holds them (`_leaves`), without numbers. Raise TypeError if
+    there is none."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
     if isinstance(outputs, tuple | list) and outputs and all(isinstance(each, torch.Tensor) for each in outputs):
@@ -106,10 +100,8 @@ def returned_by_call(outputs: object) -> Returned:
 
 
 def _text_of(constant: object) -> str:
-    """Return by what text a constant is compared. How wide a type of numbers is, and the device, are those of the call.
-
-    A reference is computed in another type, and a cache may name the one in which it keeps its values.
-    """
+    """Return the text by which a constant is compared, without the device and the width of numeric types, in which a
+    reference differs from a build."""
     if isinstance(constant, torch.device):
         return "a device"
     if isinstance(constant, torch.dtype) and (constant.is_complex or constant.is_floating_point):
@@ -206,11 +198,8 @@ def _type_of(number: complex) -> torch.dtype:
 
 
 def _leaves(outputs: object) -> list[tuple[str, Any]]:
-    """Return tensors, numbers and constants in `outputs`, each with its place, in order.
-
-    They may be nested in tuples, lists, mappings, dataclasses, and in the attributes of any object, unless that holds
-    no tensor. An object that is met again is left out. Raise TypeError for what has no order.
-    """
+    """Return tensors, numbers and constants in `outputs`, each with its place, in order and each object once. Raise
+    TypeError for what has no order."""
     leaves: list[tuple[str, Any]] = []
     _collect(outputs, "", leaves, set())
     return leaves
@@ -277,29 +266,22 @@ def sampled_places(elements: int, at_most: int) -> torch.Tensor:
 
 
 def as_called(inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """Return copies of the tensors to export with, in the layouts that calls have: strides that are not dense, too.
-
-    Each copy has memory of its own. Of two inputs that are one tensor, a trace would leave out one.
-    """
+    """Return copies of the tensors to export with, in the layouts that calls have: strides that are not dense, too."""
+    # each has memory of its own: of two inputs that are one tensor, a trace would leave out one
     return tuple(copied([tensor])[0] for tensor in inputs.tensors())
 
 
 @contextmanager
 def plain_tensors() -> Iterator[None]:
-    """Make ordinary tensors and no gradients in the block, as in a user's script.
-
-    Exporters, compilers and calibration take no tensors that were made in inference mode.
-    """
+    """Make ordinary tensors and no gradients in the block, because exporters, compilers and calibration refuse tensors
+    that were made in inference mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 class FlatModule(torch.nn.Module):
-    """Wraps `module` to take tensors and return a tuple of tensors. Its other arguments become constants.
-
-    Of the numbers that the module returns, those that an exported graph computes from its inputs are outputs, too.
-    If only some outputs are `kept`, it returns those, by their places.
-    """
+    """Wraps `module` to take tensors and return a tuple of tensors: all of them, or those at the places in `kept`. Its
+    other arguments become constants. Numbers that an exported graph computes are outputs, too."""
 
     def __init__(self, module: torch.nn.Module, example: Inputs, kept: Sequence[int] = ()) -> None:
         super().__init__()

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 
 def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
-    """Capture a call of `compiled` over buffers of its own, in the phase `capture`.
-
-    The current stream must not be the default one. A tensor that all input sets share, such as a cache that a call
-    writes into, is captured where it is. Raise Unsupported if the call cannot be captured, with the library's reason,
-    or if the sets have several shapes.
-    """
+    """Capture a call of `compiled` over buffers of its own, in the phase `capture`, outside of the default stream.
+    Raise Unsupported if the call cannot be captured, or if the input sets have several shapes."""
     import torch
 
     from bakeoff.models.input_sets import copied
@@ -41,6 +37,7 @@ def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compi
         # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
         with torch.inference_mode(False):
             addresses = [{tensor.data_ptr() for tensor in inputs.tensors()} for inputs in sets]
+            # what all sets share, such as a cache that a call writes into, is captured where it is
             shared = set.intersection(*addresses) if len(sets) > 1 else set()
             own = [tensor for tensor in example.tensors() if tensor.data_ptr() not in shared]
             copies = dict(zip(map(id, own), copied(own), strict=True))

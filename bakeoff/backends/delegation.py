@@ -6,10 +6,8 @@ from bakeoff.records.schema import Extent, Placement
 
 
 def placement(delegate: str, delegated: int, own: str, left: Mapping[str, int], evidence: str) -> Placement:
-    """Return the placement of `delegated` operators or graphs, beside those `left` to the `own` kernels of the engine.
-
-    `left` counts operators by name. `evidence` says what this was read from.
-    """
+    """Return the placement of `delegated` operators or graphs, and of those `left` to the engine's `own` kernels, which
+    are counted by operator. `evidence` says what this was read from."""
     engines = {delegate: delegated, own: sum(left.values())}
     return Placement(
         extent=Extent.FULL if not left else Extent.PARTIAL if delegated else Extent.FALLBACK,

@@ -129,9 +129,7 @@ class EagerAgain(Eager):
 
 class Callables(Compiled):
     """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it.
-
-    `quantised` is the copy of the module that it calls in its place, if there is one.
-    """
+    `quantised` is the copy of the module that it calls instead, if there is one."""
 
     def __init__(self, function: Callable[..., object], quantised: torch.nn.Module | None = None) -> None:
         self._function = function

@@ -104,10 +104,8 @@ def export_onnx(
 
 
 def _round_folded_weights(model: ir.Model) -> None:
-    """Round float32 weights of nodes in bfloat16 to bfloat16.
-
-    The exporter folds a batch normalisation in float32, and leaves the weights in that type.
-    """
+    """Round float32 weights of nodes in bfloat16 to bfloat16: the exporter folds a batch normalisation in float32, and
+    leaves the weights in that type."""
     from onnxscript import ir
 
     for node in _nodes_in_bfloat16(model):
@@ -165,11 +163,8 @@ def convolves(path: Path) -> bool:
 
 
 def use_exportable_experts(module: torch.nn.Module) -> Settings:
-    """Let transformers compute a mixture of experts as batched products. Return what was changed, for the record.
-
-    Its default calls an operator that engines for ONNX lack, and that is Python on a CPU. The weights are the same, and
-    the results too.
-    """
+    """Let transformers compute a mixture of experts as batched products, and return what was changed for the record.
+    Its default calls an operator that engines for ONNX lack."""
     changed: Settings = {}
     for part in module.modules():
         config: Any = getattr(part, "config", None)
@@ -182,10 +177,8 @@ def use_exportable_experts(module: torch.nn.Module) -> Settings:
 
 
 def exported_before(folder: Path) -> OnnxModel | None:
-    """Return the model, quantised or not, that an earlier process of the cell left in `folder`, for a warm start.
-
-    Return None in the first process, which finds the folder empty.
-    """
+    """Return the model, quantised or not, that an earlier process of the cell left in `folder`, for a warm start; None
+    in the first process."""
     path = next((folder / name for name in (QUANTISED, EXPORTED) if (folder / name).exists()), None)
     return None if path is None else model_at(path)
 

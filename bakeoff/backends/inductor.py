@@ -481,13 +481,11 @@ def generated_and_called() -> dict[str, int]:
 
 
 class InductorLog(logging.Handler):
-    """Collects, inside a `with` block, what Inductor logs about work that it does not compile.
+    """Collects, inside a `with` block, what Inductor logs about work that it does not compile."""
 
-    Only two of its loggers say that. One says which operators stay PyTorch's kernels, a performance hint that is off by
-    default. The other warns why a CUDA graph was skipped, which the counter does not say.
-    """
-
+    # this one says which operators stay PyTorch's kernels; its hints are off by default
     FALLBACKS = "torch._inductor.graph.__perf_hints"
+    # this one says why a CUDA graph was skipped, which the counter does not
     SKIPS = "torch._inductor.cudagraph_utils.__cudagraphs"
 
     def __init__(self) -> None:

@@ -32,10 +32,8 @@ VIEWS = frozenset(
 
 @dataclass
 class NamedKernels:
-    """The kernels of each graph that Inductor writes, in the order of its code.
-
-    A graph has the id that Dynamo gave the compilation, such as `0/1`, and Inductor's own number.
-    """
+    """The kernels of each graph that Inductor writes, in the order of its code. A graph has the id that Dynamo gave the
+    compilation, such as `0/1`, and Inductor's own number."""
 
     by_graph: dict[tuple[str, int], list[Kernel]] = field(default_factory=lambda: defaultdict(list))
 
@@ -66,10 +64,7 @@ def options_for_names() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path) -> Iterator[NamedKernels]:
-    """Collect the kernels of what is compiled in the block. `clean` makes the user's path of a traced module's.
-
-    Equal graphs are written once for each, and not read from a cache, because then nothing tells of their kernels.
-    """
+    """Collect the kernels of what is compiled in the block. `clean` makes the user's path of a traced module's."""
     named = NamedKernels()
     if not wanted:
         yield named
@@ -84,6 +79,7 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
         named.by_graph[graph].append(Kernel(kernel, tuple(map(clean, modules_of(nodes, is_extern)))))
 
     with contextlib.ExitStack() as stack:
+        # nothing tells of the kernels of a graph that is read from a cache
         stack.enter_context(config.patch({**options_for_names(), "fx_graph_cache": False}))
         stack.enter_context(functorch.patch(enable_autograd_cache=False))
         for name in WRITERS:

@@ -142,15 +142,12 @@ class LoadedFlatbuffer(Compiled):
 
 
 def placement_of(operators: Iterable[Mapping[str, Any]], outputs: Iterable[int]) -> Placement:
-    """Return where operators run, from LiteRT's list of them and the numbers of the tensors that are wanted.
-
-    The list also holds what a delegate has replaced. So each tensor is followed back to what makes it: a delegate, if
-    one does.
-    """
+    """Return where operators run, from LiteRT's list of them and the numbers of the tensors that are wanted."""
     makers: dict[int, Mapping[str, Any]] = {}
     for operator in sorted(operators, key=lambda each: each["op_name"] == DELEGATE):
         makers.update(dict.fromkeys(map(int, operator["outputs"]), operator))
     ran: dict[int, str] = {}
+    # the list also holds what a delegate has replaced, so each tensor is followed back to what makes it
     wanted = list(map(int, outputs))
     while wanted:
         maker = makers.get(wanted.pop())

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-    """Build the plain mode for a copy of the module and for inputs that are in channels_last memory.
-
-    Raise Unsupported if the module has no weight with four dimensions, because only those can change.
-    """
+    """Build the plain mode for a copy of the module and for inputs that are in channels_last memory. Raise Unsupported
+    if the module has no weight with four dimensions."""
     if all(weight.dim() != 4 for weight in module.parameters()):
         raise Unsupported("the model has no 2-D convolution, so no weight would change its place in memory")
     plain = context.cell.model_copy(update={"mode": backend.mode(context.cell.mode).plain_name})

@@ -24,12 +24,8 @@ ALIGNMENT = 64
 
 
 def fold_norms(module: torch.nn.Module, inputs: Inputs) -> int:
-    """Fold each batch norm of `module` into the convolution whose output it gets. Return how many were folded.
-
-    One call shows the pairs: both are called once, and the norm gets the very tensor that the convolution returns. That
-    something else reads this tensor, too, is not seen: the outputs must be checked. Training must be off. The formula
-    is that of `torch.nn.utils.fuse_conv_bn_eval`.
-    """
+    """Fold each batch norm of `module` into the convolution whose output it gets. Return how many were folded. Training
+    must be off, and outputs must be checked: another reader of a folded convolution is not seen."""
     from torch import nn
     from torch.nn.utils import fuse_conv_bn_eval
 
@@ -84,11 +80,8 @@ def unaligned_layers(module: torch.nn.Module) -> dict[str, torch.nn.Linear]:
 
 
 def pad_layers(module: torch.nn.Module, inputs: Inputs) -> int:
-    """Pad each linear layer's outputs to a multiple of `ALIGNMENT`, and return a view without the padding. Return how
-    many were padded.
-
-    A layer's own weight becomes a view of the padded one, for code that reads it. A tied weight is copied.
-    """
+    """Pad each linear layer's outputs to a multiple of `ALIGNMENT`, of which calls return a view without the padding.
+    Return how many layers were padded. A tied weight is copied."""
     from torch import nn
     from torch.nn import functional
 
@@ -98,6 +91,7 @@ def pad_layers(module: torch.nn.Module, inputs: Inputs) -> int:
             self.in_features, self.out_features = layer.in_features, layer.out_features
             missing = -layer.out_features % ALIGNMENT
             self.padded = functional.pad(layer.weight.detach(), (0, 0, 0, missing))
+            # this is a view, for code that reads the layer's own weight
             self.weight = nn.Parameter(self.padded[: self.out_features], requires_grad=False)
             self.padded_bias = None
             self.register_parameter("bias", None)
@@ -121,10 +115,8 @@ def attention_of(module: torch.nn.Module) -> str:
 
 
 def use_sdpa(module: torch.nn.Module, inputs: Inputs) -> int:
-    """Let models of transformers call `scaled_dot_product_attention` in place of their own steps. Return how many do.
-
-    Raises Unsupported for a model that has no such implementation.
-    """
+    """Let models of transformers call `scaled_dot_product_attention`. Return how many do. Raise Unsupported for a model
+    that has no such implementation."""
     models = [part for part in _with_attention(module) if attention_of(part) == "eager"]
     for part in models:
         try:

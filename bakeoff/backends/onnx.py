@@ -317,11 +317,8 @@ class Sessions:
         self.provider = self.plugin.provider() if self.plugin else PROVIDERS[provider]
 
     def open(self, may_fall_back: bool = True, profile: str = "", optimised: str = "") -> Any:
-        """Return a session. With `profile`, it writes a profile to a file with that prefix, and with `optimised` the
-        graph that it runs to that file.
-
-        Raise BakeoffError if the provider did not start, since ONNX Runtime would silently go on without it.
-        """
+        """Return a session, which writes its graph to the file `optimised`, and a profile to files with the prefix
+        `profile`. Raise BakeoffError if the provider did not start: ONNX Runtime would silently go on without it."""
         options = runtime.session_options(self.context.threads)
         if serving := self.context.serving:
             if serving.options.get("sessions") == ONE_FOR_ALL:
@@ -417,13 +414,8 @@ def _device_and_stream(device: Device) -> tuple[torch.device, int]:
 
 
 class BoundSession(Compiled):
-    """A session with inputs and outputs bound to the memory of torch tensors.
-
-    With `static` inputs, binding copies into buffers like them, because a CUDA graph replays over fixed addresses.
-    Without, it binds the given tensors themselves. The last inputs are `caches` of a decode step, which are bound as
-    inputs and as outputs: ONNX Runtime then writes into them and copies nothing. For an output whose size depends on
-    the values in the inputs, it allocates memory in each call.
-    """
+    """A session with inputs and outputs bound to the memory of torch tensors. The last inputs are `caches` of a decode
+    step, bound as outputs, too: ONNX Runtime writes into them. `static` inputs have fixed buffers."""
 
     def __init__(
         self,
@@ -573,12 +565,8 @@ class BoundSession(Compiled):
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
 
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
-        """Return the buffers of the outputs for inputs of these shapes, or None for those that ONNX Runtime allocates.
-
-        It does so where values decide the size. It also does where the session infers another shape than the exporter
-        gives, as it rounds the size of a Resize: it then refuses a buffer of the right shape.
-        If the graph leaves axes open, a call that is not timed tells the shapes of its outputs.
-        """
+        """Return the buffers of the outputs for inputs of these shapes, or None for those that ONNX Runtime
+        allocates."""
         import torch
 
         key = tuple(tuple(tensor.shape) for tensor in tensors)
@@ -593,6 +581,7 @@ class BoundSession(Compiled):
             of_graph = self._exported.output_shapes or ((),) * len(values)
             self._buffers[key] = [
                 None
+                # a session that infers another size than the exporter, as for a Resize, refuses the right buffer
                 if _depends_on_values(value, self._is_open) or runtime.are_other_sizes(value.shape, exported)
                 else torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
                 for value, shape, exported in zip(values, shapes, of_graph, strict=False)
@@ -619,11 +608,8 @@ class BoundSession(Compiled):
 
 
 def assignment(session: Any, provider: str) -> Placement | None:
-    """Ask ONNX Runtime which provider got which node, before fusion. Return None before version 1.24.
-
-    Nodes that another provider got are fallbacks. That includes shape arithmetic that ONNX Runtime prefers on the CPU,
-    because it costs a synchronisation.
-    """
+    """Ask ONNX Runtime which provider got which node, before fusion. Return None before version 1.24. Shape arithmetic
+    on the CPU is a fallback, too, because it costs a synchronisation."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
     engines: dict[str, int] = {}
@@ -639,11 +625,7 @@ def assignment(session: Any, provider: str) -> Placement | None:
 
 
 def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return each provider's share of the time in `events`, a profile of ONNX Runtime; empty if they do not show it.
-
-    A node's event times the host. On a GPU that is only the launch, so the events of its kernels are needed (category
-    `Kernel`). Only builds with CUPTI write them, and PyPI's onnxruntime-gpu 1.31.1 has no CUPTI.
-    """
+    """Return each provider's share of the time in `events`, a profile of ONNX Runtime; empty if they do not show it."""
     on_cpu = sum(
         event["dur"]
         for event in events
@@ -651,6 +633,7 @@ def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         and str(event.get("name", "")).endswith("_kernel_time")
         and event.get("args", {}).get("provider") == PROVIDERS["cpu"]
     )
+    # A node's event times the launch alone. Only builds with CUPTI write kernels: onnxruntime-gpu 1.31.1 does not.
     on_gpu = sum(event["dur"] for event in events if event.get("cat") == "Kernel")
     if not on_cpu or not on_gpu:
         return {}
@@ -666,10 +649,8 @@ def _as_bound(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _depends_on_values(value: Any, is_open: bool) -> bool:
-    """Return True if the values in the inputs decide the size of an output: torch.export calls such sizes `u0`.
-
-    Other names are those of open axes, or of sizes in an ONNX file that are not told.
-    """
+    """Return True if the values in the inputs decide the size of an output: torch.export calls such sizes `u0`. Other
+    names are those of open axes, or of unknown sizes in an ONNX file."""
     names = [size for size in value.shape if not isinstance(size, int)]
     return any(size is None or re.search(r"\bu\d", size) for size in names) if is_open else bool(names)
 

@@ -65,10 +65,8 @@ class Plugin:
         return name
 
     def find(self, device: Device) -> Any:
-        """Return what the plug-in offers for inputs on this device: that GPU, or else the CPU if it is among them.
-
-        Raise Unavailable with the reason if that is nothing.
-        """
+        """Return what the plug-in offers for inputs on this device: that GPU, or else the CPU. Raise Unavailable with
+        the reason if that is nothing."""
         import onnxruntime
 
         name = self.provider()

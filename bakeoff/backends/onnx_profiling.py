@@ -88,10 +88,8 @@ def nodes_at(path: Path) -> list[Node]:
 
 
 def keep_modules(path: Path, exported: Sequence[Node]) -> None:
-    """Write the modules of each node into an ONNX file that a quantiser has made of the exported nodes.
-
-    Quantisers drop the scopes of what they rewrite, and share equal weights, so that their names mislead.
-    """
+    """Write the modules of each node into an ONNX file that a quantiser has made of the exported nodes, because
+    quantisers drop the scopes of what they rewrite."""
     import onnx
 
     owners = owners_of(exported, nodes_at(path))
@@ -144,10 +142,8 @@ def graph_of(exported: Sequence[Node]) -> dict[str, GraphNode]:
 
 
 def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, Owner]:
-    """Return the modules of each node of the optimised graph, by its name.
-
-    A node names the steps that make its outputs. A convolution over blocks names the one before the end of its name.
-    """
+    """Return the modules of each node of the optimised graph, by its name. A node names the steps that make its
+    outputs. A convolution over blocks names the one before the end of its name."""
     graph = graph_of(exported)
     made_by = {output: node.name for node in exported for output in node.outputs}
     makers = {output: node.name for node in optimised for output in node.outputs}
@@ -174,10 +170,8 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
 
 
 def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
-    """Return the spans of each call in a profile of ONNX Runtime, with the executor's own time between the nodes.
-
-    What it takes before a node counts for the node's modules.
-    """
+    """Return the spans of each call in a profile of ONNX Runtime. The executor's own time before a node counts for the
+    node's modules."""
     runs = sorted((event for event in events if event.get("name") == "model_run"), key=lambda event: event["ts"])
     nodes = [event for event in events if is_node(event)]
     calls = []
@@ -225,10 +219,8 @@ class SessionProfiler(NodeProfiler):
         return calls_in(self._events(), self.owners)
 
     def kernels(self) -> list[Kernel]:
-        """Make the session's first calls on a GPU, and return the kernels of one in the order of their launches.
-
-        In its first call a session tries algorithms, or captures a graph after two runs, so that the second run counts.
-        """
+        """Make the session's first calls on a GPU, and return the kernels of the second run in the order of their
+        launches: the first one tries algorithms."""
         import torch
         from torch.autograd.profiler import record_function
 
@@ -250,11 +242,8 @@ class SessionProfiler(NodeProfiler):
 
 
 def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> Profiler:
-    """Return a profiler by kernels of `run`, which calls a session on a GPU. `nodes` profiles a second session.
-
-    ONNX Runtime tells when the host launched a node, and nothing of a replayed graph. Its kernels run in the same order
-    in each call, so that each one has the modules of the node that has launched it in the second session.
-    """
+    """Return a profiler by kernels of `run`, which calls a session on a GPU. `nodes` profiles a second session, whose
+    kernels run in the same order: a replayed graph names no nodes."""
     from bakeoff.backends.torch_profiling import TorchProfiler
 
     with nodes:
@@ -264,11 +253,7 @@ def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> Profiler:
 
 
 def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[Kernel]:
-    """Return the kernels of the second run of a session that both profiles show, with the modules of their nodes.
-
-    The two profiles have clocks of their own, in nanoseconds and microseconds. They are set so that as many launches
-    as possible happen within nodes.
-    """
+    """Return the kernels of the second run of a session that both profiles show, with the modules of their nodes."""
     from bakeoff.backends.torch_profiling import CALL, walk
 
     in_order_of_time = sorted(events, key=lambda event: event.get("ts", 0))
@@ -281,6 +266,7 @@ def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mappin
     calls = trace.named(CALL)
     if len(of_nodes) < 2 or not calls:
         return []
+    # the clocks, in nanoseconds and microseconds, are set so that most launches happen within nodes
     zero_ns, zero_us = calls[0].begun_ns, runs[0]["ts"]
     ran = {event.correlation: event for event, _ in trace.on_device}
     launches = [

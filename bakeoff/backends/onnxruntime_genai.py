@@ -79,11 +79,7 @@ class OnnxRuntimeGenAI(Backend):
 
 
 def _write(language_model: Any, folder: Path) -> None:
-    """Have onnxruntime-genai's builder write its model of a decoder of transformers into `folder`.
-
-    The builder reads a folder with weights and a tokenizer. Tokens are given as numbers here, so the tokenizer knows no
-    words.
-    """
+    """Have onnxruntime-genai's builder write its model of a decoder of transformers into `folder`."""
     from onnxruntime_genai.models.builder import create_model, parse_extra_options
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -168,11 +164,8 @@ class PrefillEngine(Engine):
 
 
 class DecodeEngine(Engine):
-    """Computes one token (1, 1) after the rows that the engine's own caches hold.
-
-    The engine takes no caches. So it computes the rows before a position from the tokens of `sequence`, and keeps a
-    generator for each input set. It goes on from its own rows where the position is the next one.
-    """
+    """Computes one token (1, 1) after the rows that the engine's own caches hold, with a generator for each input set.
+    The rows before a position are computed from `sequence`, since the engine takes no caches."""
 
     def __init__(self, caches: Caches, sequence: Sequence[int]) -> None:
         self._caches = caches

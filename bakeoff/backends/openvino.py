@@ -196,12 +196,8 @@ def _serving_options(context: BuildContext) -> dict[str, str | int]:
 
 
 def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
-    """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised.
-
-    A quantised model is ONNX Runtime's QDQ model, the same as for the other engines that take ONNX. Any other model
-    comes straight from torch.export, but a ScriptModule from a trace, which keeps its branches. A process that starts
-    warm reads what the first one left.
-    """
+    """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised. A process
+    that starts warm reads what the first one left."""
     import openvino
     import torch
 
@@ -241,10 +237,8 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
 
 
 def _from_torch_export(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes) -> Any:
-    """Return the module as an OpenVINO model. OpenVINO converts no program that returns a tensor twice.
-
-    So it converts one that returns each tensor once, and the model gets the repeated outputs afterwards.
-    """
+    """Return the module as an OpenVINO model. OpenVINO converts no program that returns a tensor twice, so repeated
+    outputs are added afterwards."""
     import openvino
 
     program = exported(module, inputs, axes)
@@ -275,11 +269,8 @@ def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
 
 
 class BoundRequest(Compiled):
-    """An inference request that reads and writes the memory of torch tensors.
-
-    A model that `is_open`, or an output whose size depends on the values in the inputs, is written to memory of
-    OpenVINO's own, which is as large as each call needs.
-    """
+    """An inference request that reads and writes the memory of torch tensors. Outputs go to OpenVINO's own memory if
+    the model `is_open`, or if the values in the inputs decide their size."""
 
     def __init__(
         self, compiled: Any, precision: Precision, quantised: Settings, changed: Settings, is_open: bool = False
@@ -340,16 +331,13 @@ class BoundRequest(Compiled):
         return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
 
     def int8_layers(self) -> int:
-        """Return how many layers multiply bytes in the model that runs.
-
-        On some CPUs OpenVINO makes one Subgraph of several layers. Each of its layers then has its weights as an input
-        in bytes. Where a CPU cannot multiply bytes, OpenVINO has changed these weights to float before.
-        """
+        """Return how many layers multiply bytes in the model that runs."""
         layers = 0
         for node in self._compiled.get_runtime_model().get_ops():
             kind, name = _kind(node)
             if kind in MULTIPLYING:
                 layers += name in ("i8", "u8")
+            # on some CPUs one node has several layers, whose weights are bytes where the CPU multiplies bytes
             elif kind == "Subgraph":
                 layers += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
         return layers

@@ -90,14 +90,11 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
 
 
 def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[RuntimeNode, profiling.Owner]:
-    """Return what each node computes for.
-
-    OpenVINO does not tell all that a node was fused from: a product that has taken in a scale bears the scale's name
-    alone. It also says that a product with rounded weights was fused from a node before it that runs apart.
-    """
+    """Return what each node computes for."""
     names, graph = {node.name for node in nodes}, converted.graph
     engine = {}
     for node in nodes:
+        # a product with a scale fused in has the scale's name, and may name a node before it that runs apart
         sources = (node.name, *(name for name in node.fused_from if name not in names))
         keys = (name.partition("/")[0] for name in sources)
         steps = profiling.in_order(converted.names.get(key, key) for key in keys)
@@ -121,10 +118,8 @@ def means_of(infos: Sequence[Any]) -> Means:
 def spans_between(
     before: Means, calls_before: int, after: Means, calls: int, owners: Mapping[str, profiling.Owner]
 ) -> list[profiling.TracedSpan]:
-    """Return the mean of the calls that came after the first `calls_before`, from means over all calls.
-
-    OpenVINO tells how long each node took and not when it began: the spans follow in order.
-    """
+    """Return the mean of the calls after the first `calls_before`, from means over all calls. The spans follow in
+    order, since OpenVINO does not say when a node began."""
 
     def lasted_us(name: str, mean_us: float) -> float:
         return (mean_us * calls - before.get(name, ("", 0.0))[1] * calls_before) / (calls - calls_before)
@@ -138,10 +133,8 @@ def spans_between(
 def lost_in_rounding(
     missing_us: float, reached_us: float, owners: Collection[profiling.Owner]
 ) -> list[profiling.TracedSpan]:
-    """Return what is missing of a call as spans of its nodes, the same for each and up to a microsecond.
-
-    OpenVINO cuts each time to whole microseconds, and their mean again: a node loses a microsecond on average.
-    """
+    """Return what is missing of a call as spans of its nodes, the same for each: OpenVINO cuts each time and each mean
+    to whole microseconds, so a node loses a microsecond on average."""
     lost_us = min(1.0, missing_us / len(owners)) if owners else 0.0
     return profiling.in_sequence(((profiling.ROUNDED_OFF, owner, lost_us) for owner in owners), begun_us=reached_us)
 

@@ -178,10 +178,8 @@ class Profiler(ABC):
 
     @abstractmethod
     def calls(self) -> list[list[TracedSpan]]:
-        """Return what ran in each call of `run`, or in the mean of those after the first `WARMING_CALLS`.
-
-        The spans of a call do not overlap. This is called once.
-        """
+        """Return what ran in each call of `run`, or in the mean of those after the first `WARMING_CALLS`, as spans that
+        do not overlap. This is called once."""
 
     def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
         return parts_of(calls)
@@ -255,10 +253,8 @@ def with_gaps(
     kind: Kind = Kind.FRAMEWORK,
     owners: Callable[[TracedSpan, TracedSpan], Modules] = lambda before, after: (),
 ) -> list[TracedSpan]:
-    """Return the spans of a call in order, with spans of this name for the time that none of them has.
-
-    `owners` returns the modules of what lies between two spans.
-    """
+    """Return the spans of a call in order, with spans of this name for the time that none of them has. `owners` returns
+    the modules of what lies between two spans."""
     whole: list[TracedSpan] = []
     reached_us = 0.0
     for span in [*sorted(spans, key=lambda span: span.begun_us), None]:
@@ -273,10 +269,8 @@ def with_gaps(
 
 
 def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:
-    """Return for each of the names that ran the place of its kernel, where both run in the same order.
-
-    Something else may have run between them, and some kernels may not have been seen.
-    """
+    """Return the place of the kernel of each name that ran, where both run in the same order, or None for a name
+    without one."""
     places: list[int | None] = [None] * len(ran)
     for block in SequenceMatcher(None, kernels, ran, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
@@ -285,10 +279,8 @@ def aligned(kernels: Sequence[str], ran: Sequence[str]) -> list[int | None]:
 
 
 def owners_in_order(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
-    """Return the modules of each of the plain names that ran, where kernels and names are in the same order.
-
-    TorchScript fuses operators on a GPU when it runs. Such a kernel works for all operators between its neighbours.
-    """
+    """Return the modules of each name that ran, where kernels and names are in the same order. A kernel that
+    TorchScript fused works for all operators between its neighbours."""
     places = aligned([operator_name(kernel.name) for kernel in kernels], ran)
     owners: list[Modules] = []
     for number, place in enumerate(places):

@@ -95,12 +95,7 @@ class Prepared:
 
 
 def sparing_inputs(function: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
-    """Return a function of flat tensors like `inputs`, changed so that it leaves its inputs alone.
-
-    oneDNN adds a residual into the residual's own buffer, and Inductor (2.13, on the CPU) hands it the caller's. A
-    transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
-    would have to do.
-    """
+    """Return a function of flat tensors like `inputs`, changed so that it leaves its inputs alone."""
     import torch
 
     tensors = _own_tensors(inputs)
@@ -114,6 +109,7 @@ def sparing_inputs(function: Callable[..., Any], inputs: Inputs) -> Callable[...
 
     def on_copies(*given: torch.Tensor) -> Any:
         pairs = zip(given, buffers, strict=True)
+        # oneDNN adds a residual into its own buffer, and Inductor 2.13 hands it the caller's on the CPU
         return function(*(tensor if buffer is None else buffer.copy_(tensor) for tensor, buffer in pairs))
 
     return on_copies
@@ -141,11 +137,8 @@ class Flattened(Wrapped):
 
 
 def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lower: bool) -> Prepared:
-    """Return the module in the cell's precision: as it is, or a quantised copy.
-
-    Quantising happens in the phase `export`. With `lower`, the result runs on int8 kernels without a compiler, for
-    eager. Otherwise Inductor has to compile it. Raise Unsupported if too little of the model can be quantised.
-    """
+    """Return the module in the cell's precision: as it is, or a quantised copy. With `lower`, that runs on int8 kernels
+    without a compiler. Raise Unsupported if too little of the model can be quantised."""
     precision = context.cell.precision
     if not precision.is_quantised:
         return Prepared(module, inputs)
@@ -165,13 +158,8 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
 def torch_int8_cpu(
     module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool, kept: Sequence[str] = ()
 ) -> Prepared:
-    """Quantise linear layers and 1-d and 2-d convolutions with torchao's PT2E and its X86InductorQuantizer.
-
-    Inputs are unsigned and asymmetric, with ranges from torchao's HistogramObserver over `calibration`, the default of
-    that quantizer. Modules at the paths in `kept` stay in float32. The kernels are oneDNN's. Without `lower` the result
-    holds explicit quantise and dequantise operators, which torch.compile (with freezing) and AOTInductor fuse into
-    those kernels.
-    """
+    """Quantise linear layers and 1-d and 2-d convolutions with torchao's X86InductorQuantizer, but no modules in
+    `kept`. With `lower` the result calls oneDNN's kernels; without, a compiler has to make them."""
     import torch
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer
@@ -215,14 +203,7 @@ def torch_int8_cuda(
     kept: Sequence[str] = (),
 ) -> Prepared:
     """Apply torchao's Int8StaticActivationInt8WeightConfig to every nn.Linear that cuBLAS has an int8 product for.
-
-    Modules at the paths in `kept` stay in float32.
-
-    Inputs are symmetric, and their range is the largest absolute value over `calibration`. torchao has no int8
-    convolution for CUDA. Its recommended Inductor settings are not applied, because a mode has the options that its
-    name says. With `lower`, the quantised layers become `Int8Linear`: the same arithmetic for callers that do not
-    compile.
-    """
+    Modules in `kept` stay in float32. With `lower`, the layers become `Int8Linear`, which needs no compiler."""
     import torch
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
 
@@ -258,9 +239,7 @@ def torch_int8_cuda(
 
 def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
     """Apply torchao's Float8DynamicActivationFloat8WeightConfig, with a scale per row, to every nn.Linear that fits.
-
-    Accumulation is fast, the default of that configuration. Raise Unavailable below MIN_FP8_CAPABILITY.
-    """
+    Raise Unavailable below MIN_FP8_CAPABILITY."""
     import torch
 
     device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
@@ -419,11 +398,7 @@ def _is_linear(part: torch.nn.Module) -> bool:
 
 
 def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -> Any:
-    """Lower a PT2E-quantised graph to oneDNN's kernels with torchao's own lowering.
-
-    That lowering misses linear layers with inputs of three dimensions, because its patterns are for `reshape` and the
-    exported graph has `view`. Inductor rewrites one into the other, so we do the same and apply the passes again.
-    """
+    """Lower a PT2E-quantised graph to oneDNN's kernels with torchao's own lowering."""
     from torch._inductor.constant_folding import constant_fold
     from torch._inductor.fx_passes.freezing_patterns import freezing_passes
     from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -431,6 +406,7 @@ def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -
     from torchao.quantization.pt2e.lowering import lower_pt2e_quantized_to_x86
 
     lowered = lower_pt2e_quantized_to_x86(converted, example)
+    # torchao's patterns are for `reshape`, and miss inputs of three dimensions, where the graph has `view`
     view_to_reshape(lowered)
     freezing_passes(lowered, example)
     constant_fold(lowered)

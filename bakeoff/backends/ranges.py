@@ -48,11 +48,8 @@ def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tup
 
 
 def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept: Sequence[int] = ()) -> ExportedProgram:
-    """Export `module` by torch.export, as a program that takes flat tensors, with these axes open.
-
-    If only some outputs are `kept`, it returns those, by their places.
-    Raise Unsupported, with the guard, if the program specialises one of them or serves only a part of its range.
-    """
+    """Export `module` by torch.export, with these axes open, as a program that takes flat tensors and returns those
+    `kept`. Raise Unsupported, with the guard, if the program serves only a part of an open range."""
     import torch
     from torch.export import Dim
 

@@ -32,11 +32,8 @@ IMPORTED_AS = {"transformer_engine": "te"}
 
 
 def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the modules with names that match one of `patterns`. Modules inside another match are left out.
-
-    A `*` matches dots, too. Raise Unsupported without a pattern, and UsageError with the nearest name if a pattern
-    matches no module.
-    """
+    """Return the modules with names that match one of `patterns` (`*` matches dots, too), and lie in no other match.
+    Raise Unsupported without a pattern, and UsageError if a pattern matches no module."""
     if not patterns:
         raise Unsupported(
             "the model names no targets of surgical compilation: name them with --surgical 'layers.*.rope'"
@@ -52,11 +49,8 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
 
 
 def find_repeated(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers of which each list of the model has several alike: of one class, with equal parameters and
-    buffers but for their values. Those inside another one are left out.
-
-    Raise Unsupported if there are none.
-    """
+    """Return the outermost layers of which a list of the model has several alike: of one class, with equal parameters
+    and buffers but for their values. Raise Unsupported if there are none."""
     from torch import nn
 
     repeated: dict[str, nn.Module] = {}
@@ -80,20 +74,15 @@ def find_repeated(module: nn.Module) -> dict[str, nn.Module]:
 @dataclass
 class Outside:
     """The work of a call outside of the targets: calls of each operator, and the number of modules of each class.
-
-    Libraries that call their own kernels (TransformerEngine) bypass the dispatcher. Their operators are not seen, but
-    their modules are.
-    """
+    Libraries with kernels of their own (TransformerEngine) show their modules only."""
 
     operators: Counter[str] = field(default_factory=Counter)
     modules: Counter[str] = field(default_factory=Counter)
 
 
 def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
-    """Return the operators and working modules that one eager call of `module` runs outside of `targets`.
-
-    Views are not counted, since they launch nothing.
-    """
+    """Return the operators and working modules that one eager call of `module` runs outside of `targets`. Views are not
+    counted."""
     from torch.nn.modules import module as hooks
     from torch.utils import _python_dispatch
 
@@ -133,9 +122,8 @@ class _Call:
     is_leaf: bool = True  # it has called no other module
 
     def working(self) -> set[nn.Module]:
-        """Return the module itself if it calls no other, or if it has weights and calls none that has. Otherwise return
-        those that it calls. So a float8 layer counts as one module with its helpers, and a wrapper around it as
-        none."""
+        """Return the module itself if it calls no other, or has weights and calls none that has; otherwise those that
+        it calls. So a float8 layer with helpers is one module, and a wrapper is none."""
         assert self.module is not None
         has_weights = _has_weights(self.module) and not any(map(_has_weights, self.inner))
         return {self.module} if self.is_leaf or has_weights else self.inner

@@ -183,10 +183,8 @@ def library_available() -> Availability:
 
 
 def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tuple[int, ...]] = ()) -> None:
-    """Build an engine from ONNX into the workspace. Raise BakeoffError or MemoryError with TensorRT's words.
-
-    With open axes, it is tuned for inputs of these `shapes`.
-    """
+    """Build an engine from ONNX into the workspace; with open axes, tune it for inputs of these `shapes`. Raise
+    BakeoffError or MemoryError with TensorRT's words."""
     import tensorrt as trt
 
     complaints = Complaints()
@@ -357,15 +355,12 @@ NOT_COMPUTED_IN = ("bool", "int32", "int64", "uint8")
 
 
 def layer_types(information: str) -> Counter[str]:
-    """Count an engine's layers by the type that they compute in, from the inspector's JSON; "" if a layer does not say.
-
-    A layer counts under the type of its first input that has one, or else of its output; numbers that only point
-    somewhere count last. Return nothing if
-    `information` is not JSON, since TensorRT does not escape what it quotes from the model.
-    """
+    """Count an engine's layers by the type that they compute in, as the inspector's JSON tells; "" stands for an
+    unknown type."""
     try:
         layers = json.loads(information, strict=False).get("Layers", [])
     except ValueError:
+        # TensorRT does not escape what it quotes from the model
         return Counter()
     return Counter(_layer_type(layer) for layer in layers)
 

@@ -18,12 +18,8 @@ def create_network(builder: Any) -> Any:
 
 
 def keep_types(network: Any, config: Any, path: Path) -> None:
-    """Let layers compute in the types that the ONNX graph in the file has.
-
-    A layer whose output is float32 there may not compute in float16. One in float16 may compute in float32, which is
-    more accurate. Several contexts may share the engine. Tactics of cuBLAS and cuDNN are left out where these libraries
-    are not installed.
-    """
+    """Let layers compute in the types that the ONNX graph in the file has. A layer in float16 may use float32, which is
+    more accurate."""
     import onnx
     import tensorrt
 

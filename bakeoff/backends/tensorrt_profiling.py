@@ -25,15 +25,11 @@ MOVES = frozenset(("Reformat", "NoOp", "Cast", "Shuffle", "Transpose"))
 
 
 def owners_of(information: str, modules: Mapping[str, Modules]) -> dict[str, Owner]:
-    """Return the modules of each layer by its name.
-
-    `information` is the inspector's JSON, and `modules` has those of each node of the ONNX graph. A layer's metadata
-    names its nodes as `[ONNX Layer: NAME]`. Without metadata its own name may join their names with plus signs. Return
-    nothing if `information` is not JSON, since TensorRT does not escape what it quotes.
-    """
+    """Return the modules of each layer in the inspector's JSON by its name. `modules` has those of each ONNX node."""
     try:
         layers = json.loads(information, strict=False).get("Layers", [])
     except ValueError:
+        # TensorRT does not escape what it quotes from the model
         return {}
     described = [layer if isinstance(layer, dict) else {"Name": layer} for layer in layers]
     return {str(layer.get("Name", "")): _owner(layer, modules) for layer in described}

@@ -157,12 +157,8 @@ def is_on_cuda(module: torch.nn.Module) -> bool:
 def around_modules(
     module: torch.nn.Module, enter: Callable[[str], None], leave: Callable[[str, object], None]
 ) -> Iterator[None]:
-    """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that the
-    module was given and has returned.
-
-    The hooks are torch's global ones. Hooks of a module's own would turn the fast path of transformer layers off.
-    Modules inside of a compiled graph call no hooks.
-    """
+    """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that it was
+    given and returned. Modules inside of a compiled graph call no hooks."""
     from torch.nn.modules.module import (
         _global_forward_hooks_with_kwargs,
         register_module_forward_hook,
@@ -181,6 +177,7 @@ def around_modules(
 
     hidden: Callable[[Any], Any] = torch.compiler.disable if "torch._dynamo" in sys.modules else lambda hook: hook
     always = {"always_call": True, "with_kwargs": True}
+    # these are global, because hooks of a module's own turn the fast path of transformer layers off
     hooks = [register_module_forward_pre_hook(hidden(before)), register_module_forward_hook(hidden(after), **always)]
     try:
         yield
@@ -191,10 +188,8 @@ def around_modules(
 
 
 class ModuleProfiler(Profiler):
-    """Times the modules of an eager model on the CPU by hooks, and splits their own times as torch's profiler sees it.
-
-    Hooks cost a microsecond for a module, and a profiler several for each operator. So times come from the hooks.
-    """
+    """Times the modules of an eager model on the CPU by hooks, and splits their own times as torch's profiler sees it:
+    a hook costs a microsecond, and the profiler several for each operator."""
 
     source = "hooks around the modules; the operators in them by torch.profiler"
 
@@ -261,10 +256,8 @@ def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
 
 
 def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, float]]]:
-    """Return of each module the share of its own time that each of its operators takes, with the operator's runs.
-
-    What no operator takes is Python, and torch's dispatch.
-    """
+    """Return of each module the share of its own time that each of its operators takes, with the operator's runs. The
+    rest is Python, and torch's dispatch."""
     own_us: defaultdict[str, float] = defaultdict(float)
     taken_us: defaultdict[str, defaultdict[tuple[str, Kind], list[float]]] = defaultdict(lambda: defaultdict(list))
     calls = trace.named(CALL)
@@ -290,12 +283,8 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
 
 
 class TorchProfiler(Profiler):
-    """Traces calls with torch's profiler, and finds the modules of each operator or GPU kernel.
-
-    `kernels` has those of each compiled graph in the order of its code. Hooks around the modules of `module` name the
-    owners of what runs in eager. They also tell which module calls a graph, which is where paths of its kernels begin:
-    after a graph break, equal modules share one graph. `compile_ids` are Dynamo's names of the graphs.
-    """
+    """Traces calls with torch's profiler, and finds the modules of each operator or GPU kernel. `kernels` has those of
+    each compiled graph in the order of its code, and `compile_ids` are Dynamo's names of the graphs."""
 
     source = "torch.profiler"
 
@@ -309,6 +298,7 @@ class TorchProfiler(Profiler):
         compile_ids: Sequence[str] = (),
     ) -> None:
         self._run, self._on_cuda, self._kernels, self._module = run, on_cuda, kernels, module
+        # hooks around these modules name the owners in eager, and the module that calls a graph
         self._paths = set(module_paths(module).values()) if module is not None else set()
         self._work, self._compile_ids = work or CompilerWork(), compile_ids
         self._stack = contextlib.ExitStack()
@@ -398,25 +388,20 @@ class TorchProfiler(Profiler):
         return runs
 
     def _within(self, scope: Modules, modules: Modules) -> Modules:
-        """Return the paths in the model of modules whose paths begin at the module that calls their graph.
-
-        What has no such path, as what a function is given, is that module's own.
-        """
+        """Return the paths in the model of modules whose paths begin at the module that calls their graph, or that
+        module where there is none."""
         if not scope:
             return modules
         joined = (f"{scope[0]}.{path}".strip(".") for path in modules)
         return in_order(path if path in self._paths else scope[0] for path in joined)
 
     def _best_owners(self, run: GraphRun, counts: Counter[int]) -> tuple[int, list[Modules]]:
-        """Return the graph that a run is of, and its modules of the run's operators.
-
-        Where Dynamo does not name it, it is the graph whose kernels fit best, and of those that fit equally the first
-        one that has had the fewest runs in this call.
-        """
+        """Return the graph that a run is of, and its modules of the run's operators."""
         ran = [operator_name(event.name) for event, _ in run.operators]
         named = [number for number, compile_id in enumerate(self._compile_ids) if compile_id == run.compile_id]
         best: tuple[int, list[Modules]] = -1, [()] * len(ran)
         most = (0, 0)
+        # without Dynamo's name it is the graph that fits best, and of equal ones that with the fewest runs in this call
         for number in named or range(len(self._kernels)):
             owners = owners_in_order(self._kernels[number], ran)
             fitting = sum(map(bool, owners))
@@ -488,10 +473,8 @@ class GraphRun:
 
 
 def runs_in(call: Event) -> list[GraphRun]:
-    """Return the runs of compiled graphs in a call in order, and last what runs outside of them.
-
-    The latter's modules are those in whose scope it runs.
-    """
+    """Return the runs of compiled graphs in a call in order, and last what runs outside of them, which belongs to the
+    modules in whose scope it runs."""
     runs: list[GraphRun] = []
     loose = GraphRun((), is_graph=False)
 

@@ -1,12 +1,10 @@
-"""Torch-TensorRT: a torch module in which TensorRT engines replace the parts of the graph that TensorRT takes.
+"""Torch-TensorRT 2.8 to 2.14: a torch module in which TensorRT engines replace the parts of the graph that they can.
 
-Written for Torch-TensorRT 2.8 to 2.14. Typing is always explicit, which means the module's own. `enabled_precisions` is
-never passed, because the versions differ in what it does: they use it, assert against it, or ignore it.
-
-There are two ways in. Both are measured, since they leave different work in a call. `default` exports the module ahead
-of time and compiles the whole graph, so a call is that of a plain torch module. `torch-compile` is
+Typing is always explicit, which means the module's own. `enabled_precisions` is never passed, because the versions use
+it, assert against it, or ignore it. There are two modes, since they leave different work in a call. `default` exports
+the module ahead of time, so a call is that of a plain torch module. `torch-compile` is
 torch.compile(backend="tensorrt"): Dynamo traces the first call, may break the graph where an export would fail, and
-checks its guards in every call. The same code partitions and converts the graph in both.
+checks its guards in every call.
 """
 
 from __future__ import annotations
@@ -136,11 +134,8 @@ def compilation_settings(context: BuildContext) -> dict[str, Any]:
 def _ahead_of_time(
     module: torch.nn.Module, inputs: Inputs, context: BuildContext, settings: dict[str, Any]
 ) -> Partitioned:
-    """Export the module with torch.export, and compile the whole graph with Torch-TensorRT.
-
-    `torch_tensorrt.compile(ir="dynamo")` exports and then calls `torch_tensorrt.dynamo.compile`. Called apart, the two
-    are timed as two phases.
-    """
+    """Export the module with torch.export, and compile the whole graph with Torch-TensorRT. These are the two steps of
+    `torch_tensorrt.compile(ir="dynamo")`, timed apart."""
     import torch
     import torch_tensorrt
 

@@ -103,12 +103,8 @@ class Training:
 
     @torch.no_grad()
     def results(self, loss: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Return what a call is checked by, as new tensors: the loss, each parameter's gradient, for `train_step` each
-        parameter's change, and the gradients of inputs that ask for one. Large tensors are sampled.
-
-        Adam divides a gradient by its own size, so even a gradient that is only rounding moves its parameter as far as
-        any other. Changes therefore get a low weight where the gradient is small beside the rest of the model's.
-        """
+        """Return what a call is checked by, as new tensors: the loss, each parameter's gradient, its change for
+        `train_step`, and the gradients of inputs that ask for one. Large tensors are sampled."""
         gradients = [_sampled_gradient(parameter) for parameter in self._parameters.values()]
         asked = [_sampled_gradient(tensor) for tensor in _asking(inputs)]
         changes = []
@@ -117,6 +113,7 @@ class Training:
             squares = sum(float(gradient.double().square().sum()) for gradient in gradients)
             noticeable = MIN_NOTICEABLE_GRADIENT * math.sqrt(squares / elements)
             for parameter, before, gradient in zip(self._parameters.values(), self._samples, gradients, strict=True):
+                # Adam moves a parameter as far for a gradient that is only rounding, so its change gets a low weight
                 weight = (gradient.double().abs() / noticeable).clamp(max=1) if noticeable else 1.0
                 after = sampled(parameter, MAX_COMPARED_ELEMENTS).double()
                 changes.append((after - before.double()) * weight)

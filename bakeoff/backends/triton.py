@@ -152,10 +152,8 @@ def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) ->
 def choose_variant(
     prepare: Prepare, variants: Sequence[Variant], module: torch.nn.Module, inputs: Inputs, context: BuildContext
 ) -> tuple[Variant, Settings]:
-    """Compile and time the variants with single calls. Return the fastest one, and how it was chosen.
-
-    Raise BakeoffError if no variant compiles and runs.
-    """
+    """Compile and time the variants with single calls. Return the fastest one, and how it was chosen. Raise
+    BakeoffError if no variant compiles and runs."""
     remembered = context.workspace / CHOSEN
     if remembered.exists():
         chosen = json.loads(remembered.read_text(encoding="utf-8"))

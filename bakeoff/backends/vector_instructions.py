@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 def try_vector_instructions() -> dict[str, bool]:
-    """Have torch try the C++ compiler with the vector instructions that this CPU has, and return its answers.
-
-    In each process that compiles, torch loads a small program for each kind in a process of its own, one after the
-    other. In torch 2.11 these import torch, and took 22 s on our H200 machine; in torch 2.13 they take a second here.
-    So kinds are tried side by side. Source: torch/_inductor/cpu_vec_isa.py.
-    """
+    """Have torch try the C++ compiler with each kind of vector instructions of this CPU, and return its answers."""
     from torch._inductor import cpu_vec_isa
 
     answers: dict[str, bool] = {}
@@ -31,6 +26,7 @@ def try_vector_instructions() -> dict[str, bool]:
     kinds = [kind for kind in cpu_vec_isa.supported_vec_isa_list if has.issuperset(str(kind).split())]
     cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
     try:
+        # torch tries one after the other, each in a process: that took 22 s with torch 2.11 on an H200 machine
         with ThreadPoolExecutor() as pool:
             list(pool.map(bool, kinds))
         cpu_vec_isa.valid_vec_isa_list()

@@ -29,11 +29,8 @@ FEW_BITS = ("i4", "u4", "i8", "u8")
 
 
 def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str, object]) -> None:
-    """Replace the model's products with a constant matrix by MatMulNBits, in its own file.
-
-    Products are in float32 unless `options` have another accuracy_level. Raise Unsupported if too few weights are
-    rounded.
-    """
+    """Replace the model's products with a constant matrix by MatMulNBits, in its own file. They are in float32 unless
+    `options` have another accuracy_level. Raise Unsupported if too few weights are rounded."""
     import logging
 
     import onnx
@@ -79,11 +76,8 @@ def openvino_layers(model: Any, precision: Precision) -> Settings:
 
 
 def litert_weights(path: Path, precision: Precision, rounds_inputs: bool) -> Settings:
-    """Round the weights of linear layers in a .tflite file to 8 bits, in place. Count the layers.
-
-    Inputs are rounded too if so said, with a scale for each row of a call. Raise Unsupported if too few weights are
-    rounded.
-    """
+    """Round the weights of linear layers in a .tflite file to 8 bits, in place, and return their number. With
+    `rounds_inputs`, each row of a call has a scale. Raise Unsupported if too few weights are rounded."""
     from ai_edge_quantizer.qtyping import TFLOperationName
     from ai_edge_quantizer.quantizer import Quantizer
 

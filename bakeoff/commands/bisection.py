@@ -57,10 +57,8 @@ def begin(
     folder: Path | None = None,
     command: str = "",
 ) -> Path:
-    """Prepare a bisection of the one cell of `request`, and return its folder. Nothing is installed or measured yet.
-
-    Without `versions` every released one between the two may be tried. Raises UsageError for what cannot be bisected.
-    """
+    """Prepare a bisection of the one cell of `request`, over `versions` or every released one between the two, and
+    return its folder. Nothing is installed or measured yet. Raise UsageError for what cannot be bisected."""
     contests = plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
     cells = sum(len(contest.cells) for contest in contests)
     if cells != 1:
@@ -98,10 +96,8 @@ def go_on(
     take: Callable[[BisectionState, str, Path], TriedVersion | None],
     tell: Callable[[Bisection, TriedVersion], None],
 ) -> Bisection:
-    """Take the steps that are left, and keep and tell each. `take` returns None where a step was interrupted.
-
-    The next call goes on after an interruption. Raises what `take` raises.
-    """
+    """Take the steps that are left, and keep and report each; the next call goes on after an interruption. `take`
+    returns None where a step was interrupted, and what it raises passes through."""
     kept = BisectionState.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     with contextlib.suppress(KeyboardInterrupt):
         while version := kept.bisection.next_version:
@@ -118,10 +114,8 @@ def go_on(
 def measure_step(
     kept: BisectionState, version: str, folder: Path, progress: Callable[[], AbstractContextManager[Progress]]
 ) -> TriedVersion | None:
-    """Measure and judge one version in `folder`, or go on with what is there. Returns None if it was interrupted.
-
-    Raises BakeoffError where the good or the bad version does not install, or the model fails with it.
-    """
+    """Measure and judge one version in `folder`, or go on with what is there. Return None if it was interrupted. Raise
+    BakeoffError where the good or the bad version does not install, or the model fails with it."""
     bisection = kept.bisection
     names = {
         measured: _environment(bisection.package, measured) for measured in (bisection.good, bisection.bad, version)

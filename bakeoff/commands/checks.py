@@ -119,10 +119,8 @@ def run_for(
 
 
 def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer, int]:
-    """Build and compare every cell of the request, and return what came out with the exit status.
-
-    A KeyboardInterrupt ends it with what there is. Raises UsageError for a wrong request.
-    """
+    """Build and compare every cell of the request, and return what came out with the exit status. A KeyboardInterrupt
+    ends it with what there is. Raise UsageError for a wrong request."""
     defaults = Request()
     for name in OF_MEASURING:
         if getattr(request, name) != getattr(defaults, name):

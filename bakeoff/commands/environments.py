@@ -48,10 +48,8 @@ def contents(name: str) -> dict[str, str]:
 
 
 def add(name: str, packages: Sequence[str]) -> Path:
-    """Make an environment with `packages`, such as `onnxruntime==1.30.0`, and return its interpreter.
-
-    Raises UsageError for a bad name, one that exists, and packages that do not install.
-    """
+    """Make an environment with `packages`, such as `onnxruntime==1.30.0`, and return its interpreter. Raise UsageError
+    for a bad name, one that exists, and packages that do not install."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise UsageError(f"environment '{name}': use letters, digits, '.', '_' and '-'")
     if name in names():
@@ -81,10 +79,8 @@ def reason_of(said: str) -> str:
 
 
 def ensure(name: str, packages: Sequence[str]) -> Path:
-    """Make an environment unless it is there, and return its interpreter.
-
-    Raises UsageError where one of this name has other packages.
-    """
+    """Make an environment unless it is there, and return its interpreter. Raise UsageError where one of this name has
+    other packages."""
     if name not in names():
         return add(name, packages)
     if (folder() / name / ASKED).read_text(encoding="utf-8").splitlines() != list(packages):
@@ -102,10 +98,8 @@ def remove(name: str) -> None:
 
 
 def with_interpreters(request: Request) -> Request:
-    """Return the request with the interpreter of each environment that a backend names and --env does not.
-
-    The name of an allocator is an environment, too: this one, started with that allocator.
-    """
+    """Return the request with the interpreter of each environment that a backend names and --env does not. The name of
+    an allocator is an environment, too: this one, started with that allocator."""
     entries = [entry for part in request.parts() for entry in part.backends]
     named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.env)
     interpreters = {name: str(python_of(name)) for name in sorted(named & set(names()))}

@@ -12,11 +12,8 @@ from bakeoff.records.errors import UsageError
 
 
 def pipeline_of(model: str, sizes: Mapping[str, str], seed: int = 0) -> tuple[Any, Any, str]:
-    """Return the pipeline and the example call that a user's factory returns, in this process.
-
-    Of a model with stages around it, a call is a whole request. The third is the name of the file's own
-    `evaluate(predict)`, or empty.
-    """
+    """Return the pipeline, the example call that a user's factory returns, and the name of the file's own
+    `evaluate(predict)`, or "". Of a model with stages around it, a call is a whole request."""
     from torch import nn
 
     family = models.find(model)

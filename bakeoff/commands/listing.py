@@ -60,10 +60,8 @@ class ListAnswer(Frozen):
 
 
 def answer(availability: Mapping[tuple[str, str], str]) -> ListAnswer:
-    """Return all backends, without importing their libraries, and all models.
-
-    `availability` has, for each backend and device that was asked, why it cannot run there, or an empty string.
-    """
+    """Return all backends, without importing their libraries, and all models. `availability` has, for each backend and
+    device that was asked, why it cannot run there, or an empty string."""
     return ListAnswer(
         backends=[_listed_backend(name, availability) for name in backends.names()],
         models=list(map(_listed_model, models.names())),

@@ -91,13 +91,10 @@ class BatchSearch(Frozen):
 
     @property
     def next_batch(self) -> int | None:
-        """Return the batch to try next, or None at the end of the search.
-
-        One that misses a requirement is measured once again, since one bad second would end the doubling too early,
-        and further where both were disturbed. What meets it while other programs disturb it meets it without them.
-        """
+        """Return the batch to try next, or None at the end of the search."""
         last = self.tried[-1] if self.tried else None
         if last and last.reason and last.status is Status.OK:
+            # One bad second would end the doubling too early, so a batch that misses a requirement is tried again.
             tries = [one.is_disturbed for one in self.tried if one.batch == last.batch]
             if len(tries) < (MOST_TRIES if all(tries) else 2):
                 return last.batch
@@ -145,10 +142,8 @@ class MaxBatchAnswer(Frozen):
 
 
 def begin(request: Request, most: int) -> list[BatchSearch]:
-    """Return a search for each configuration of `request`, which is one contest but for its batch.
-
-    Raises UsageError for several contests, for a model without the dimension, and for a CPU without a requirement.
-    """
+    """Return a search for each configuration of `request`, which is one contest but for its batch. Raise UsageError for
+    several contests, for a model without the dimension, and for a CPU without a requirement."""
     if BATCH in request.set:
         raise UsageError(f"the search chooses the batch: leave out --set {BATCH}")
     if request.runs or request.load:

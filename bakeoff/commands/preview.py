@@ -70,10 +70,8 @@ class Preview(Frozen):
 
 
 def preview(request: Request) -> Preview:
-    """Return what a run of this request would do. Each backend is asked in a worker whether it can run here.
-
-    Raises UsageError where the request is wrong.
-    """
+    """Return what a run of this request would do. Each backend is asked in a worker whether it can run here. Raise
+    UsageError where the request is wrong."""
     request, _ = resolved(request, prepare=False)
     with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))

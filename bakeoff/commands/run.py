@@ -244,10 +244,8 @@ def places_here(request: Request) -> list[Place]:
 
 
 def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
-    """Return the request with interpreters, files and models by their full names, and why files were left out.
-
-    With `prepare`, models fetch what workers will load. Raises UsageError for a wrong name, before any process starts.
-    """
+    """Return the request with interpreters, files and models by their full names, and why files were left out. With
+    `prepare`, models fetch what workers will load. Raise UsageError for a wrong name."""
     request, left_out = with_files(with_interpreters(request))
     plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
     return with_full_names(request, prepare), left_out
@@ -255,9 +253,7 @@ def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
 
 def with_files(request: Request) -> tuple[Request, list[str]]:
     """Return the request with a run for each file of a pattern such as `DIR/*.py`, and why files of it were left out.
-
-    Each file has its own dimensions, so that `set` applies to those that have them. Raises UsageError where none has.
-    """
+    Each file gets what `set` has for its dimensions. Raise UsageError for one that no file has."""
     given = request.runs or (RunOverrides(models=request.models),)
     found = [models.expanded(run.models or request.models) for run in given]
     if all(names == list(run.models or request.models) for run, (names, _) in zip(given, found, strict=True)):
@@ -279,10 +275,8 @@ def with_files(request: Request) -> tuple[Request, list[str]]:
 
 
 def with_full_names(request: Request, prepare: bool) -> Request:
-    """Return the request with the full name of each model. With `prepare`, each fetches what workers will load.
-
-    The full name of a model from a hub has the commit. So all cells, and a resumed run, measure the same weights.
-    """
+    """Return the request with the full name of each model, which fixes a hub's commit, so that all cells and a resumed
+    run measure the same weights. With `prepare`, each fetches what workers will load."""
 
     def full_name(model: str) -> str:
         family = models.find(model)
@@ -320,10 +314,8 @@ def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
 
 
 def on_this_machine(request: Request, facts: TorchFacts) -> Request:
-    """Return the request with its devices: the GPU if there is one, unless they are named.
-
-    Raises UsageError if torch does not see one that is named, or for a pool that this machine cannot hold.
-    """
+    """Return the request with its devices: the GPU if there is one, unless they are named. Raise UsageError if torch
+    does not see one that is named, or for a pool that this machine cannot hold."""
     require_devices(request.devices, facts)
     devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
     request = request.model_copy(update={"devices": devices})
@@ -340,12 +332,8 @@ def request_of(store: Store) -> Request:
 
 
 def exit_status(judgement: Judgement) -> int:
-    """Return 0, or 3 if nothing was measured.
-
-    It is 1 if a cell failed, if a backend that was named is missing, or if no cell of a contest meets the requirements,
-    or holds what `--slo` asks under load.
-    Of several precisions, a named backend needs to support one.
-    """
+    """Return 0, 3 if nothing was measured, or 1 if a cell failed, a named backend is missing in all precisions, or no
+    cell of a contest meets the requirements or `--slo`."""
     if not any(record.latency for record in judgement.report.records):
         return 3
     return 1 if _reasons(judgement) else 0
@@ -401,10 +389,8 @@ def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
 
 
 def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None) -> int:
-    """Tell what came out, write the files for CI that were asked for, and return the exit status.
-
-    A second Ctrl-C ends that, by a KeyboardInterrupt which names the command that writes the rest.
-    """
+    """Report what came out, write the files for CI that were asked for, and return the exit status. A second Ctrl-C
+    raises a KeyboardInterrupt which names the command that writes the rest."""
     with written_to_the_end():
         try:
             judgement = tell(report, store.root, quiet, console_for(as_json), junit, summary)
@@ -424,10 +410,8 @@ def _in_any_precision(cell: Cell) -> str:
 
 
 def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Return, for each backend and device, why this machine lacks it, or an empty string.
-
-    Each backend is tried in a worker of its own. Raises UsageError for an unknown device.
-    """
+    """Return, for each backend and device, why this machine lacks it, or an empty string. Each backend is tried in a
+    worker of its own. Raise UsageError for an unknown device."""
     asked = [Device(name) for name in devices]
     reasons: dict[tuple[str, str], str] = {}
     with Launchers("auto") as launchers:

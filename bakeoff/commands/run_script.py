@@ -91,9 +91,7 @@ class RunScriptAnswer(Frozen):
 
 def run_script(script: Path, arguments: Sequence[str], find: bool, module: str, out: Path | None, as_json: bool) -> int:
     """Run, say what was called, and record a module unless it is only to `find` them. Return 1 if the script failed.
-
-    Raises UsageError where there is no such script, or the module that is named was not called.
-    """
+    Raise UsageError where there is no such script, or the module that is named was not called."""
     if not script.is_file():
         raise UsageError(f"no script {script}")
     watch, console = Watch(keeps_modules=bool(module) or not find, wanted=module), console_for(as_json)
@@ -119,10 +117,8 @@ def run_script(script: Path, arguments: Sequence[str], find: bool, module: str, 
 
 
 def record(row: WatchedModule, script: Path, folder: Path) -> str:
-    """Write the module and its calls into `folder`, and return the command that compares backends on them.
-
-    Raises UsageError for what cannot be recorded.
-    """
+    """Write the module and its calls into `folder`, and return the command that compares backends on them. Raise
+    UsageError for what cannot be recorded."""
     assert row.module is not None
     folder.mkdir(parents=True, exist_ok=True)
     calls, factory = row.calls.save(folder / "calls.pt"), folder / "model.py"

@@ -21,10 +21,8 @@ class Acceptance:
         return not accuracy.passed and (self._allows(accuracy) or awaits_metric)
 
     def applied_to(self, record: Record) -> Record:
-        """Return the record as ok if its errors are accepted, and else as incorrect, as the numeric check says.
-
-        Records that did not fail by the size of errors alone are returned unchanged.
-        """
+        """Return the record as ok if its errors are accepted, and else as incorrect, as the numeric check says. Records
+        that did not fail by the size of errors alone are returned unchanged."""
         accuracy = record.accuracy
         before = next((doubt for doubt in record.doubts if isinstance(doubt, Accepted)), None)
         failure = record.failure or (before.failure if before else None)

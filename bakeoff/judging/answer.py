@@ -141,11 +141,7 @@ class Score:
         return [*own, *((1.0, part.ms, part.ci95) for part in self.shared)]
 
     def _ratio_of_sums(self, fast: str, slow: str) -> Ratio:
-        """Return the ratio of two sums.
-
-        Its logarithm changes with the ratio of a part by the part's share of the sum, and with the speed of the machine
-        in a part by the difference of both shares. It has no interval where a part that matters has none.
-        """
+        """Return the ratio of two sums, without an interval where a part that matters has none."""
         ratios = [term.fit.ratio(fast, slow) for term in self.terms]
         half_widths = [*(half_width_of(ratio.ci95) for ratio in ratios), *(0.0 for _ in self.shared)]
         reach: float | None = 0.0
@@ -155,6 +151,7 @@ class Score:
             if reach is None or half is None or (level is None and ours != theirs):
                 reach = None
             else:
+                # a part's ratio counts by its share, and the machine's speed in it by the difference of shares
                 reach = math.hypot(reach, (ours + theirs) / 2 * half, (ours - theirs) * (half_width_of(level) or 0.0))
         value = self.ms(slow) / self.ms(fast)  # of the printed sums
         return Ratio(
@@ -186,10 +183,8 @@ class Score:
         return (least_ms + shared_ms) / (best_ms + shared_ms)
 
     def _most_lead(self, slow: str) -> float:
-        """Return how many times as long a cell takes at most as one that takes nothing but what all cells share.
-
-        It is taken at the ends of the intervals that make it large, and with the margin for what processes differ by.
-        """
+        """Return how many times as long a cell takes at most as one that takes nothing but what all cells share. It
+        takes the ends of the intervals that make it large, and the margin for differences between processes."""
         shared_ms = sum(part.ci95.low if part.ci95 else part.ms for part in self.shared)
         if shared_ms <= 0:
             return math.inf
@@ -303,10 +298,8 @@ class Answer:
         return next((row for row in self.rows if row.label == label), None)
 
     def doubted(self, doubts: Sequence[Doubt], always: Sequence[Doubt] = ()) -> Answer:
-        """Return the answer with what could change who wins. Where no single cell wins, it says what is `always` said.
-
-        Both have the weightiest first.
-        """
+        """Return the answer with the doubts that could change who wins, or with those `always` said where no single
+        cell wins. Both have the weightiest first."""
         answer = replace(self, is_doubted=bool(doubts))
         return replace(answer, doubts=tuple(doubts if answer.certainty is Certainty.DOUBTED else always))
 
@@ -321,14 +314,12 @@ def rank(
     cells: Sequence[Cell] = (),
     processes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Return who is best by this score. `others` have values, and may not win.
-
-    Those that share the first place are the best one and those after it, up to the first that it beats. Further ones
-    may still be open. `cells` are given for a contest across several precisions, whose cells have a place in theirs.
-    """
+    """Return who is best by this score. `others` have values, and may not win. `cells` are given for a contest across
+    several precisions, whose cells have a place in theirs."""
     order, rest = sorted(may_win, key=score.ms), sorted(others, key=score.ms)
     labels = [*order, *rest]
     leads = {label: score.ratio(order[0], label) for label in order[1:]}
+    # the first place is shared by the best one and those after it, up to the first that it beats
     first, ranks = score.first_of(order), score.ranks_of(order)
     open_labels = [
         label

@@ -42,10 +42,8 @@ class Change:
 
 
 def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
-    """Return the change of a cell's fitted latency, or None if it has no samples in one of the runs.
-
-    The interval is Welch's: the processes are the sample, and their numbers and variances may differ.
-    """
+    """Return the change of a cell's fitted latency, or None if it has no samples in one of the runs. The interval is
+    Welch's over processes, whose numbers and variances may differ."""
     if label not in base.latency_ms or label not in new.latency_ms:
         return None
     log = math.log(new.latency_ms[label] / base.latency_ms[label])
@@ -54,10 +52,8 @@ def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
 
 
 def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | None:
-    """Return the change of a cell's latency over the baseline's, from the rounds that they shared in each run.
-
-    None if they shared none in one of the runs.
-    """
+    """Return the change of a cell's latency over the baseline's, from the rounds that they shared in each run, or None
+    if they shared none in one of the runs."""
     logs = [fit.epoch_logs(label, baseline) if label in fit.latency_ms else [] for fit in (base, new)]
     if not all(logs):
         return None

@@ -207,10 +207,8 @@ class Comparison:
 
 
 def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Comparison:
-    """Compare two reports. A cell that became slower by more than the share `fail_above` is a regression.
-
-    Raises UsageError if the reports share no cell: a gate that compares nothing must not let anything pass.
-    """
+    """Compare two reports. A cell that became slower by more than the share `fail_above` is a regression. Raise
+    UsageError if the reports share no cell: a gate that compares nothing must not pass."""
     base, new = grouped_alike([base, new])
     base_contests, new_contests = judge(base).contests, judge(new).contests
     before, after = _records_of(base_contests), _records_of(new_contests)
@@ -282,11 +280,7 @@ NO_FILE = "not there"
 
 
 def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:
-    """Return about how many processes of each cell would tell whether one is slower by `fail_above`.
-
-    An interval of half the limit at most lets every change be told: it is that small, or its interval is without 0.
-    Processes are taken to differ as they did, by the root mean square over the cells.
-    """
+    """Return about how many processes of each cell would tell whether one is slower by `fail_above`."""
     spreads = [
         cell.raw.half_width / _half_width_for(min(len(process_medians_ms(one.bursts)) for one in (cell.base, cell.new)))
         for cell in cells
@@ -294,6 +288,7 @@ def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:
     ]
     spread = math.hypot(*spreads) / math.sqrt(len(spreads))
     needed = MIN_PROCESSES
+    # an interval of half the limit decides every change: the change is that small, or differs from 0
     while needed <= MAX_PROCESSES and spread * _half_width_for(needed) > math.log1p(fail_above) / 2:
         needed += 1
     return needed
@@ -420,10 +415,7 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
 
 def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: float) -> CellChange:
     """Return the change with its metrics. A cell that is ok in both runs is worse if it surely lost of one of them.
-
-    A plain number has no interval, so it must be worse by over the share `fail_above`. `required` says by name whether
-    higher is better, as the new run's requirement does.
-    """
+    `required` says by name whether higher is better, as the new run requires it."""
     base, new = change.base, change.new
     if base is None or new is None:
         return change
@@ -436,6 +428,7 @@ def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: 
         }
 
     def worse_of(metrics: Mapping[str, MetricJudgement]) -> tuple[str, ...]:
+        # a plain number has no interval, so it must be worse by over the share `fail_above`
         return tuple(name for name, metric in metrics.items() if metric.is_worse(fail_above))
 
     change = replace(change, metrics=between(base.metrics, new.metrics))
@@ -468,16 +461,14 @@ def _judge_control(control: Control, rules: _Rules) -> tuple[Outcome, Reason | N
 def _judge(
     raw: Change, normalised: Change | None, control: Control | None, rules: _Rules
 ) -> tuple[Outcome, Reason | None, Change]:
-    """Return what became of a cell that was measured in both runs, why, and the change that decided it.
-
-    The latency decides if the baseline did not move and intervals can be trusted. Otherwise it and its ratio to the
-    baseline's must agree, and the smaller of the two changes counts.
-    """
+    """Return what became of a cell that was measured in both runs, why, and the change that decided it. Unless the
+    latency decides alone, it must agree with its ratio to the baseline's."""
     weakness = _weakness(raw, normalised, rules)
     outcome_of = rules.by_margin if weakness else rules.by_interval
     is_steady = not weakness and not (control and control.moved)
     changes = [raw] if normalised is None or is_steady else [raw, normalised]
     outcomes = [outcome_of(change) for change in changes]
+    # the smaller of the two changes counts
     decided = min(changes, key=lambda change: abs(change.log))
     if len(set(outcomes)) > 1:
         return Outcome.CANNOT_TELL, Reason(ReasonKind.DISAGREEMENT, None, *outcomes), decided
@@ -538,10 +529,8 @@ def _has_moved(change: Change, fail_above: float) -> bool:
 
 
 def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
-    """Return the switches, settings and placement that differ: they may be the cause of another latency.
-
-    Where one of them was never built, nothing is known to differ.
-    """
+    """Return the switches, settings and placement that differ: they may be the cause of another latency. Nothing is
+    known to differ where one of the records was never built."""
     if base.status.is_absence or new.status.is_absence:
         return ()
     differences = [

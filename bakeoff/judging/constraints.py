@@ -41,12 +41,8 @@ class Requirements:
 
     @classmethod
     def parse(cls, text: str, names: Collection[str] = (), option: str = "--require") -> Requirements:
-        """Read `NAME<NUMBER[UNIT]`, separated by commas. An empty text requires nothing.
-
-        `names` are those of the quantities that can be required. Without them they are those of a record, and any other
-        name is a metric of the user's own. Raises UsageError, in one line, for an unknown quantity or unit, or another
-        form.
-        """
+        """Read `NAME<NUMBER[UNIT]`, separated by commas. `names` are the quantities that can be required: by default a
+        record's, and any metric of the user. Raise UsageError for anything else."""
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
         return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 

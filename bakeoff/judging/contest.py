@@ -26,11 +26,8 @@ from bakeoff.records.schema import Cell, Generated, Latency, LeftEarly, Ratio, R
 
 @dataclass(frozen=True)
 class CellJudgement:
-    """What is known of one cell of a contest.
-
-    `rank` is None for a cell that is not ranked, with or without numbers. What may be the fastest can have another
-    rank than 1.
-    """
+    """What is known of one cell of a contest. `rank` is None for a cell that is not ranked, with or without numbers. A
+    cell that may be the fastest can have another rank than 1."""
 
     record: Record
     rank: int | None = None
@@ -82,11 +79,8 @@ class PrecisionJudgement:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratingCell(Row):
-    """A backend with both graphs right. Its value is in tokens per second, of all sequences of a batch, in decode.
-
-    Its rank is by the whole generation. Across precisions, a cell without a rank rounds more in one of the graphs than
-    may win, or lacks what is required.
-    """
+    """A backend with both graphs right. Its value is in tokens per second of decode, of all sequences of a batch, and
+    its rank is by the whole generation: None in a contest across precisions where it may not win."""
 
     prefill: CellJudgement
     decode: CellJudgement
@@ -230,10 +224,8 @@ class ContestJudgement:
         return {cell.label: cell.record.left for cell in self.cells if cell.record.left}
 
     def least_times_slower(self, cell: CellJudgement) -> float | None:
-        """Return how many times slower a cell that left early is at least, or None if its interval includes 1.
-
-        All of its rounds may say more. The interval, which tables show, contains what other processes may differ by.
-        """
+        """Return how many times slower a cell that left early is at least, or None if its interval includes 1. The
+        interval contains the differences between processes, so its rounds alone may say more."""
         left = cell.record.left
         if left is None:
             return None
@@ -253,10 +245,8 @@ class ContestJudgement:
 
     @property
     def roofline(self) -> Roofline | None:
-        """Return the roofline of any cell: it is the same for all of them, except for the share.
-
-        Precisions have different ones: then there is none of the whole contest.
-        """
+        """Return the roofline of any cell, which is the same for all of them except for the share. A contest across
+        precisions has none."""
         rooflines = (cell.record.roofline for cell in self.cells if cell.record.roofline and not cell.cell.compared)
         return next(rooflines, None)
 
@@ -283,10 +273,8 @@ def judge_contest(
     last: Verdict | None = None,
     over_best: bool = False,
 ) -> ContestJudgement:
-    """Judge the cells of one contest, beside the verdict of the `last` run if there is one.
-
-    Raises ValueError without records, or with those of two contests.
-    """
+    """Judge the cells of one contest, beside the verdict of the `last` run if there is one. Raise ValueError without
+    records, or with those of two contests."""
     if not records:
         raise ValueError("there is no record to judge")
     ranking = Ranking(records, requirements, over_best)
@@ -376,20 +364,15 @@ class Aim:
 
 
 def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Front:
-    """Return the Pareto front over latency, throughput, memory, build time and error, of records that may win.
-
-    A cell dominates another if it is nowhere worse and somewhere better. Values within 2 % are equal. So are errors
-    within a factor of two, because two roundings of the same precision may differ that much. A quantity that some
-    record does not have is not compared. Equality with a margin is not transitive: three cells could dominate each
-    other in a circle, and would all be missing.
-    A cell in `undecided` may be the fastest, so none dominates it.
-    """
+    """Return the Pareto front over latency, throughput, memory, build time and error, as far as all records have them.
+    Records may win, and those in `undecided` may be the fastest, so none dominates them."""
     kind = "device" if any(record.cell.device.is_cuda for record in records) else "resident"
     all_aims = [
         Aim("latency", QUANTITIES["median_ms"].of),
         Aim("throughput", lambda record: 1 / record.throughput.calls_per_s if record.throughput else None),
         Aim(f"{kind} memory", QUANTITIES[f"peak_{kind}_bytes"].of),
         Aim("build time", QUANTITIES["build_s"].of),
+        # two roundings of the same precision may differ by a factor of two
         Aim("error", QUANTITIES["relative_rmse"].of, tie=2.0),
     ]
     aims = [aim for aim in all_aims if all(aim.of(record) is not None for record in records)]
@@ -398,6 +381,7 @@ def front_of(records: Sequence[Record], undecided: Collection[str] = ()) -> Fron
     labels = [
         record.cell.label
         for record, ours in zip(records, values, strict=True)
+        # with a margin, three cells may dominate each other in a circle, and are then all missing
         if record.cell.label in undecided or not any(dominates(theirs, ours, ties) for theirs in values)
     ]
     left_out = [aim.name for aim in all_aims if aim not in aims]

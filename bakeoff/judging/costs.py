@@ -3,12 +3,8 @@
 The total of a cell over n calls is a straight line: what starting takes, then n - 1 calls at the steady latency. The
 first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
 earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
-starting.
-
-Starting was timed once in a process and in no round with others: it is known within `TIMED_ONCE_MARGIN`, or as widely
-as the warm starts of a cell's processes lie apart. A cell is named as the one that costs least only if that holds for
-starts longer and shorter by this margin. Break-even takes starting as it was timed: its interval is that of the ratio
-of the steady latencies alone.
+starting. A cell is named as the one that costs least only if that holds for starts longer and shorter by
+`TIMED_ONCE_MARGIN`, or by what warm starts differ. Break-even takes starting as it was timed.
 """
 
 from __future__ import annotations
@@ -53,10 +49,8 @@ class Line:
         return Fraction(self.setup_s) + Fraction(calls - 1) * Fraction(self.steady_s)
 
     def break_even(self, other: Line) -> int | None:
-        """Return the number of calls, the first included, from which on this never costs more than `other`.
-
-        0 means from the start, None means never. The answer is exact for the numbers given.
-        """
+        """Return the number of calls, the first included, from which on this never costs more than `other`: 0 means
+        from the start, None means never."""
         behind_s = Fraction(self.setup_s) - Fraction(other.setup_s)
         gained_s = Fraction(other.steady_s) - Fraction(self.steady_s)
         if gained_s < 0:
@@ -87,12 +81,8 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Leg:
-    """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
-
-    `rivals` are the lines with totals that cannot be told from its own: on the first leg at a single call, on the last
-    one anywhere in `HORIZON`, and on others at both ends. The legs before and after it are no rivals: nothing tells
-    them apart near a crossing, and `crossing` says whether that is established.
-    """
+    """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on. `rivals` are the lines
+    with totals that cannot be told from its own, but not the legs before and after it: see `crossing`."""
 
     line: Line
     first_call: int
@@ -132,15 +122,13 @@ class CallsScore(Score):
         return steady.model_copy(update={"value": self.value(slow) / self.value(fast), "ci95": interval})
 
     def is_beaten(self, fast: str, slow: str) -> bool:
-        """Return False if the total of the second cell may be within a tie of the first one's.
-
-        It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
-        nothing is known of its steady latency.
-        """
+        """Return False if the total of the second cell may be within a tie of the first one's, at the ends of the
+        interval and of the starts' margin that favour it."""
         line, best = self.lines[slow], self.lines[fast]
         ends = _ends(
             line, best, _believed(self.steady.ratio(slow, fast), decision.WIDE_LEAD_CONFIDENCE), with_starts=True
         )
+        # without an interval, nothing is known of its steady latency
         nothing_known = line.at(0.0, 1 / line.start_factor), best.at(1.0, best.start_factor)
         shortest, longest_best = ends[1] if ends else nothing_known
         return shortest.total_s(self.calls) >= longest_best.total_s(self.calls) * (1 + decision.TIE_MARGIN)
@@ -153,10 +141,8 @@ class CallsScore(Score):
 
 
 class Costs:
-    """The costs of the measured cells of one contest, for each way to start.
-
-    Only a cell with a timed first call has a line, and a warm one only if a further process started from its caches.
-    """
+    """The costs of the measured cells of one contest, for each way to start. Only a cell with a timed first call has a
+    line, and a warm one only if a further process started from its caches."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._steady = ranking.score
@@ -169,10 +155,8 @@ class Costs:
         return list(self._lines[start].values())
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
-        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same.
-
-        It is not established where the threads of one of them waited for a core most of the time.
-        """
+        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same. It
+        is not established where the threads of one of them waited for a core most of the time."""
         lines = self._lines[start]
         if ours == theirs or ours not in lines or theirs not in lines:
             return None
@@ -231,11 +215,8 @@ class Costs:
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
-    """Return from which call on `ours` has paid against `theirs`.
-
-    `steady` is how many times faster a steady call of `ours` is, and gives the interval. The answer is established only
-    if a verdict would call one of the two faster, and both ends of the interval agree on whether it ever pays.
-    """
+    """Return from which call on `ours` has paid against `theirs`. `steady` is how many times faster a steady call of
+    `ours` is. The answer is established if the two surely differ, and both ends of the interval agree."""
     calls = ours.break_even(theirs)
     ends = _ends(ours, theirs, steady)
     if ends is None:
@@ -247,10 +228,8 @@ def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
 
 
 def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
-    """Return the lower envelope over 1 to `last_call` calls: the cheapest lines, and from which call on each is.
-
-    It is exact, since it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken.
-    """
+    """Return the lower envelope over 1 to `last_call` calls: the cheapest lines, and from which call on each is,
+    exactly. Of equal totals, the line with the shorter next call is taken."""
     stretches: list[tuple[Line, int]] = []
     current, first_call = min(lines, key=partial(_order_at, calls=1), default=None), 1
     while current is not None and first_call <= last_call:
@@ -304,28 +283,23 @@ def _ends(
     ours: Line, theirs: Line, steady: Ratio, with_starts: bool = False
 ) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
     """Return both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
-
-    Only the steady latency of `ours` varies, around the cell's median: the paired ratio is free of drift, and says how
-    wide the interval is. If the interval cannot contain the differences between processes or between rounds, the margin
-    that a verdict asks for is added. `with_starts`, what comes before steady calls is longer and shorter, too.
-    """
+    `with_starts`, what comes before steady calls is longer and shorter, too."""
     if steady.ci95 is None:
         return None
     slack = 1 + _unseen(steady)
     own, other = (ours.start_factor, theirs.start_factor) if with_starts else (1.0, 1.0)
+    # only `ours` varies, around the cell's median, because the paired ratio is free of drift
     worst = ours.at(slack * steady.value / steady.ci95.low, own), theirs.at(1.0, 1 / other)
     best = ours.at(steady.value / steady.ci95.high / slack, 1 / own), theirs.at(1.0, other)
     return worst, best
 
 
 def _believed(steady: Ratio, confidence: float) -> Ratio:
-    """Return `steady` with the interval by which a winner over so many calls may be named.
-
-    It is the 95 % interval if a verdict would call one of the two faster. Otherwise the steady latencies may be equal,
-    and a winner must win by its start: the interval has this `confidence`, as for a verdict, and contains 1.
-    """
+    """Return `steady` with the interval by which a winner over so many calls may be named: the 95 % interval if a
+    verdict would call one of the two faster, else that of this `confidence`, widened to contain 1."""
     if steady.ci95 is None or decision.relation(steady) in decision.CALLED:
         return steady
+    # the steady latencies may be equal, so that a winner must win by its start
     interval = interval_at(steady, confidence) if decision.is_over_processes(steady) else steady.ci95
     return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
 

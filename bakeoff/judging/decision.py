@@ -78,10 +78,8 @@ CALLED = (Relation.FASTER, Relation.SLOWER)
 
 
 def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
-    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that.
-
-    With `looks_once`, the number of processes was fixed before, and not by what the first ones showed.
-    """
+    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that. With
+    `looks_once`, the number of processes was fixed before the first ones were seen."""
     narrow = NARROW_LEAD_ONCE if looks_once else NARROW_LEAD
     if _is_faster(ratio, narrow):
         return Relation.FASTER
@@ -98,10 +96,8 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
 
 
 def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
-    """Return True if no further processes are needed: a winner is called, a tie is sure, or the interval is narrow.
-
-    It is never True with fewer than `FEWEST_PROCESSES`, or for a ratio that is `UNDECIDED`.
-    """
+    """Return True if no further processes are needed: a winner is called, a tie is sure, or the interval is narrow. It
+    is never True with fewer than `FEWEST_PROCESSES`, or for a ratio that is `UNDECIDED`."""
     if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
         return False
     call = relation(ratio, looks_once)
@@ -116,10 +112,8 @@ def is_only_close(ratio: Ratio) -> bool:
 
 
 def may_be_decided(ratio: Ratio) -> bool:
-    """Return False where `ENOUGH_PROCESSES` show that not even `MAX_PROCESSES` are likely to decide.
-
-    More processes narrow the interval, and rarely move its middle by more than one standard error.
-    """
+    """Return False where `ENOUGH_PROCESSES` show that not even `MAX_PROCESSES` are likely to decide: more of them
+    narrow the interval, and rarely move its middle by more than one standard error."""
     if ratio.ci95 is None or not ENOUGH_PROCESSES <= ratio.processes < MAX_PROCESSES:
         return True
     half = math.log(ratio.ci95.high / ratio.ci95.low) / 2

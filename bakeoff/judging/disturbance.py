@@ -46,10 +46,7 @@ THROTTLED_CLOCK = 0.75
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual conditions of one cell's bursts. A value that the platform does not tell is None.
-
-    Beside others that never rest no waiting is usual, and the calibration tells of the controller's own core only.
-    """
+    """The usual conditions of one cell's bursts. A value that the platform does not report is None."""
 
     calibration_ms: float | None
     sm_clock_mhz: float | None
@@ -58,14 +55,13 @@ class Usual:
 
 
 def usual_of(bursts: Iterable[Burst]) -> Usual:
-    """Return the median of calibrations and clocks, and the lower quartile of waiting and stolen time.
-
-    A neighbour that is busy half of the time would lift the median of the latter two.
-    """
+    """Return the median of calibrations and clocks, and the lower quartile of waiting and stolen time, whose median a
+    neighbour that is busy half of the time would lift."""
     conditions = conditions_of(bursts)
     # Other processes, or a quota, took part of the cores' time in these bursts.
     others = [seen.others_cores for seen in conditions if seen.others_cores is not None]
     throttled = [seen.throttled_share for seen in conditions if seen.throttled_share is not None]
+    # beside others that never rest, calibration tells of the controller's own core only, and no waiting is usual
     is_shared = bool(
         (others and statistics.fmean(others) >= OTHERS_CORES)
         or (throttled and statistics.fmean(throttled) >= WAIT_SHARE)
@@ -98,12 +94,8 @@ class Given:
 
 
 def given(burst: Burst, usual: Usual) -> Given:
-    """Return the latency of a burst without waiting, or how far waiting may have moved it.
-
-    Quiet slices stand for a burst that waited. Where one thread does all the work, its waiting is in the
-    latency, and is taken off; what is left is an upper bound. Otherwise, and where more than that is taken off, threads
-    wait for one another, and it is only known that all of them together waited no less than the calls did.
-    """
+    """Return the latency of a burst without waiting, or how far waiting may have moved it. Quiet slices stand for a
+    burst that waited."""
     seen = burst.conditions
     if seen is None:
         return Given(None)
@@ -117,6 +109,7 @@ def given(burst: Burst, usual: Usual) -> Given:
     if seen.cpu_share is None:  # an earlier version did not read what is needed
         return Given(None, is_waiting=True)
     if seen.given_ms and seen.caller_share is not None and seen.caller_share >= OF_CALLER * seen.cpu_share:
+        # where one thread does all the work, its waiting is in the latency: taken off, it leaves an upper bound
         cpu_ms = seen.caller_share * statistics.fmean(burst.samples_ns) / 1e6
         if seen.given_ms >= LEAST_OF_CPU_TIME * cpu_ms:
             return Given(seen.given_ms, is_waiting=True, reach=COLD_REACH)

@@ -83,10 +83,8 @@ ByEffect = Mapping[Effect, Sequence[Doubt]]
 
 
 def doubts_about_latency(answer: Answer, fastest: Answer, doubts: ByEffect) -> tuple[Sequence[Doubt], Sequence[Doubt]]:
-    """Return what keeps an answer that rests on latencies from being sure, and what is said of any outcome.
-
-    It is a doubt about the best build itself, or the one that keeps it from being a sure winner at single calls.
-    """
+    """Return what keeps an answer that rests on latencies from being sure, and what is said of any outcome: doubts
+    about the best build itself, or the one that keeps it from being a sure winner at single calls."""
     first = answer.first[:1]
     of_calls = doubts[Effect.WINNER][:1] if fastest.certainty is Certainty.DOUBTED else ()
     grave_doubts = (first == fastest.first[:1] and of_calls) or doubts_about(first, doubts)

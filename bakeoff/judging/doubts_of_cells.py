@@ -233,16 +233,13 @@ class BuildSpread(OfValues):
 
 
 def spread_of_builds(record: Record) -> float | None:
-    """Return slowest over fastest build - 1 if that is more than processes of one build explain, else None.
-
-    A build is the geometric mean of its processes. At least one needs two of them, as each has by default. An autotuner
-    may choose differently each time. Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013,
-    who repeat a measurement at the level where the variance arises.
-    """
+    """Return slowest over fastest build - 1 if that is more than processes of one build explain, else None. Source:
+    Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013."""
     logs: dict[int, list[float]] = {}
     for process in record.processes:
         if process.median_ms is not None:
             logs.setdefault(process.build, []).append(math.log(process.median_ms))
+    # a build is the geometric mean of its processes; at least one build needs two of them
     means = [float(np.mean(of_build)) for of_build in logs.values()]
     spread = math.exp(max(means) - min(means)) - 1 if means else 0.0
     return spread if spread >= MIN_SPREAD and _chance(list(logs.values())) <= MAX_CHANCE else None
@@ -268,10 +265,8 @@ MAX_PROCESS_SPREAD = 0.05
 
 
 class ProcessSpread(OfValues):
-    """Equal processes of these cells differ: slowest process / fastest process - 1.
-
-    `widened` are cells of one process whose intervals are wide by this alone: how many times to either side.
-    """
+    """Equal processes of these cells differ: slowest process / fastest process - 1. `widened` are cells of one process
+    whose intervals are wide by this alone: how many times to either side."""
 
     widened: Mapping[str, float] = field(default_factory=dict)
 

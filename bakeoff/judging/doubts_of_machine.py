@@ -169,10 +169,8 @@ def _share(share: float) -> str:
 
 
 class AlwaysWaited(OfValues):
-    """The threads of these cells never all had a core: the time that they waited / the time of the calls.
-
-    The time is summed over threads. They are too many, or a neighbour never rests.
-    """
+    """The threads of these cells never all had a core: the time that they waited / the time of the calls, summed over
+    threads. They are too many, or a neighbour never rests."""
 
     have_one_thread: bool = False  # so that it is others who keep the cores busy
     brief = "the machine was busy"

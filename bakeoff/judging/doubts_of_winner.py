@@ -168,10 +168,8 @@ def _open_leads(answer: Answer, is_covered: bool) -> dict[str, Ratio]:
 
 
 def _why_busy(doubt: MachineBusy) -> str:
-    """Return why cells that the table ranks below the best one may be as fast.
-
-    `the machine was busy (without waiting, onnx is about 4.8x as fast as eager)`
-    """
+    """Return why cells that the table ranks below the best one may be as fast, such as `the machine was busy (without
+    waiting, onnx is about 4.8x as fast as eager)`."""
     rough = [_about(doubt.best, label, ratio.value) for label, ratio in doubt.ratios.items() if ratio.is_rough]
     if rough:
         return f"the machine was busy (without waiting, {listed(rough)})"

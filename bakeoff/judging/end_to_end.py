@@ -68,18 +68,15 @@ def judge_end_to_end(
 
 
 def _pooled(name: str, calls: Sequence[AroundCall]) -> Shared | None:
-    """Return the latency of a stage over all cells: the geometric mean over epochs, as for latencies.
-
-    The cells of one epoch shared its minutes, so their median counts as one. In fewer than three processes the interval
-    is that of the parts of their calls, as it is that of the rounds for a latency. The margin that a lead needs then
-    (`judging.decision`) stands for what processes differ by.
-    """
+    """Return the latency of a stage over all cells: the geometric mean over epochs, as for latencies. With fewer than
+    three processes, the interval is that of the parts of their calls."""
     by_epoch: dict[int, list[float]] = {}
     for call in calls:
         if call.median_ms > 0:
             by_epoch.setdefault(call.process, []).append(math.log(call.median_ms))
     if not by_epoch:
         return None
+    # the cells of one epoch shared its minutes, so their median counts as one
     logs = [statistics.median(epoch) for epoch in by_epoch.values()]
     value = math.exp(statistics.fmean(logs))
     if len(logs) < FEWEST_PROCESSES:

@@ -99,13 +99,11 @@ def ratio_over_processes(logs: Sequence[float]) -> Ratio:
 
 
 def interval_at(ratio: Ratio, confidence: float) -> Interval:
-    """Return the interval over processes for another confidence than 95 %.
-
-    Student's t has `ratio.processes` - 1 degrees of freedom. For an unpaired ratio, Welch's approximation has at least
-    as many. Raises ValueError if the ratio has no interval over processes.
-    """
+    """Return the interval over processes for another confidence than 95 %. Raise ValueError if the ratio has no
+    interval over processes."""
     if ratio.ci95 is None or ratio.processes < 2:
         raise ValueError("no interval over processes to take another confidence of")
+    # for an unpaired ratio, Welch's approximation has at least as many degrees of freedom
     degrees = ratio.processes - 1
     half = math.log(ratio.ci95.high / ratio.ci95.low) / 2
     half *= student_quantile(confidence, degrees) / student_quantile(0.95, degrees)
@@ -114,10 +112,8 @@ def interval_at(ratio: Ratio, confidence: float) -> Interval:
 
 
 def medians_and_errors(values: Array) -> tuple[Array, Array]:
-    """Return the median of each row with its standard error, by the median deviation: a few outliers move neither.
-
-    NaN stands for a value that is missing. A row without values has NaN for both.
-    """
+    """Return the median of each row with its standard error, by the median deviation: a few outliers move neither. NaN
+    stands for a missing value, and for the results of a row without values."""
     middles = _medians(values)
     deviations = _medians(np.abs(values - middles[:, None]))
     counts = np.count_nonzero(~np.isnan(values), axis=1)
@@ -138,10 +134,8 @@ def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
 
 
 def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
-    """Return the place of the cell with the smallest standard error over its bursts, in logarithms.
-
-    The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
-    """
+    """Return the place of the cell with the smallest standard error over its bursts, in logarithms. The `preferred` one
+    is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts."""
     medians_by_place = {
         place: burst_medians_ms([burst for burst in bursts if burst.samples_ns]) for place, bursts in enumerate(cells)
     }
@@ -180,10 +174,8 @@ def used_rounds(
 
 
 def most_reach(reaches: Array) -> Array:
-    """Return for each row how far waiting reaches in rounds that still count: nowhere, or as in the four best ones.
-
-    NaN stands for a round that is missing.
-    """
+    """Return for each row how far waiting reaches in rounds that still count: nowhere, or as in the four best ones. NaN
+    stands for a round that is missing."""
     fewest = min(FEWEST_ROUNDS, reaches.shape[1])
     most: Array = np.nan_to_num(np.sort(reaches, axis=1)[:, fewest - 1], nan=math.inf)
     return most

@@ -1,13 +1,10 @@
 """Fits one latency to each cell of a contest. Every latency, ratio and rank that an output shows comes from this fit.
 
-Two cells that were alive together give one log ratio for each epoch: the median over the rounds that they shared. These
-pairwise ratios contradict one another a little. Logarithmic least squares finds the effects that agree best with all of
-them (Crawford and Williams, A note on the analysis of subjective judgment matrices, Journal of Mathematical Psychology
-29, 1985). A pair counts by the inverse of its variance over rounds, so that a noisy cell does not spoil the others. The
-epochs count the same, since processes differ more than rounds: least squares again, over cells and epochs.
-
-A drift of the machine's speed divides out, a/b times b/c is a/c, and cells need not have lived in the same epochs. For
-two cells the ratio is the geometric mean over epochs of the median over rounds.
+Two cells that were alive together give one log ratio for each epoch: the median over the rounds that they shared.
+Logarithmic least squares finds the effects that agree best with all of them (Crawford and Williams, A note on the
+analysis of subjective judgment matrices, Journal of Mathematical Psychology 29, 1985). A pair counts by the inverse of
+its variance over rounds, and the epochs count the same, since processes differ more than rounds: least squares again,
+over cells and epochs. Drift divides out, and cells need not have lived in the same epochs.
 """
 
 from __future__ import annotations
@@ -62,24 +59,20 @@ MOST_DISTURBED_WHEN_QUIET = 0.1
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted latency of each cell, and the ratio of any two of them.
-
-    Latencies have as many digits as outputs print, so that a printed ratio is the ratio of two printed latencies.
-    """
+    """The fitted latency of each cell, and the ratio of any two of them. Latencies have as many digits as outputs
+    print, so that a printed ratio is the ratio of two printed latencies."""
 
     latency_ms: Mapping[str, float]
     series: Mapping[str, Series]  # that it was made from
     _epochs: Sequence[_Effects]
 
     def latency_ci95_ms(self, label: str) -> Interval | None:
-        """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
-
-        That of a single process holds the median of its own rounds. It contains what calls may take without waiting,
-        which is no less than the quickest call took.
-        """
+        """Return the interval of a cell's latency over its processes, or over the rounds of a single one. It contains
+        what calls may take without waiting."""
         ends = self.ends_as_measured(label)
         if ends is None or not (reach := self.reach(label)):
             return ends
+        # without waiting, a call takes no less than the quickest call took
         quickest_ms = min(turn.quickest_ms for turn in _turns(self.series[label]))
         return Interval(low=min(ends.low, max(quickest_ms, ends.low * math.exp(-reach))), high=ends.high)
 
@@ -212,10 +205,8 @@ class Fit:
         return min(rounds, key=lambda interval: interval.high - interval.low, default=None)
 
     def _around_its_median(self, logs: Sequence[float]) -> Interval | None:
-        """Return the interval of the median as distances from it, or None for too few values.
-
-        Order statistics need six. Four or five have Student's t where it is known by how much processes differ.
-        """
+        """Return the interval of the median as distances from it, or None for too few values. Order statistics need
+        six. Four or five have Student's t where it is known by how much processes differ."""
         if (interval := median_interval(logs)) is not None:
             middle = float(np.median(logs))
             return Interval(low=interval.low - middle, high=interval.high - middle)
@@ -239,10 +230,8 @@ class Fit:
     def _at_least_as_wide_as_processes(
         self, interval: Interval | None, value: float, groups: Iterable[Sequence[float]]
     ) -> Interval | None:
-        """Widen the interval of a single process by what processes differ in, which its rounds cannot show.
-
-        `groups` hold logarithms, one for each process. Their mean variance stands for the one that is not known.
-        """
+        """Widen the interval of a single process by what processes differ in, which its rounds cannot show. `groups`
+        hold logarithms, one for each process, whose mean variance stands for the unknown one."""
         half = _half_width_of_one(groups)
         if interval is None or half is None:
             return interval
@@ -259,12 +248,8 @@ def _half_width_of_one(groups: Iterable[Sequence[float]]) -> float | None:
 
 
 def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]], disturbed: float) -> float | None:
-    """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds.
-
-    Two processes may agree by chance, and on a busy machine a few more, which then end a contest early. So it is at
-    least as wide as their rounds have it. `disturbed` is the share of rounds that something disturbed: on a quiet
-    machine, processes differ more than rounds.
-    """
+    """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds. `disturbed`
+    is the share of rounds that something disturbed."""
     half, count = student_half_width(logs), len(logs)
     if half is None or len(rounds) != count or min(map(len, rounds)) < 2:
         return half
@@ -272,6 +257,7 @@ def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]], distur
         return half
     errors = [float(medians_and_errors(np.array([logs_of_rounds]))[1][0]) for logs_of_rounds in rounds]
     degrees = sum(map(len, rounds)) - count
+    # processes may agree by chance, so the interval is at least as wide as their rounds have it
     return max(half, student_quantile(0.95, degrees) * math.hypot(*errors) / count)
 
 
@@ -290,11 +276,7 @@ class _Effects:
 
 
 def fit(cells: Mapping[str, Series]) -> Fit:
-    """Fit the cells of one contest, given by label. A cell without samples is left out.
-
-    The level of connected cells is that of the geometric means of their processes' medians, on the average over cells
-    whose own level is known well: one that waited for cores says little, and would lift or lower all others.
-    """
+    """Fit the cells of one contest, given by label. A cell without samples is left out."""
     sampled = {label: cells[label] for label in sorted(cells) if cells[label]}  # the order of records does not count
     processes = sorted({process for series in sampled.values() for process in series})
     epochs = [_effects_of_epoch(sampled, process) for process in processes]
@@ -302,6 +284,7 @@ def fit(cells: Mapping[str, Series]) -> Fit:
     shifts: dict[int, list[tuple[float, float]]] = {}
     for label, series in sampled.items():
         level = float(np.mean([np.median(_logs(turns)) for turns in series.values()]))
+        # a cell that waited for cores says little of the level, and would lift or lower all others
         shift = level - overall.by_label[label], _error_of_level(series)
         shifts.setdefault(overall.components[label], []).append(shift)
     latency_ms = {
@@ -312,10 +295,7 @@ def fit(cells: Mapping[str, Series]) -> Fit:
 
 
 def _error_of_level(series: Series) -> float:
-    """Return how far the logarithm of a cell's latency may be off by itself: by its rounds, and by what it waited.
-
-    Order statistics show rounds that are of two kinds, where their median deviation may be zero.
-    """
+    """Return how far the logarithm of a cell's latency may be off by itself: by its rounds, and by what it waited."""
     intervals = [median_interval(_logs(turns)) for turns in series.values()]
     errors = [(interval.high - interval.low) / 4 if interval else math.inf for interval in intervals]
     reaches = [float(np.median([turn.reach for turn in turns.values()])) for turns in series.values()]
@@ -333,14 +313,11 @@ def fit_records(records: Iterable[Record]) -> Fit:
 
 
 def fitted(records: Sequence[Record], fit_of_records: Fit | None = None) -> list[Record]:
-    """Return the records of one contest with their fitted latencies. The share of the roofline follows them.
-
-    If a right cell was faster than the floor, beyond its interval, then that is no floor of its precision, and no cell
-    has a share of it. A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from
-    samples alone.
-    """
+    """Return the records of one contest with their fitted latencies, and the share of the roofline that follows.
+    Records without samples stay as they are, and fitting twice changes nothing."""
     fit_of_records = fit_of_records or fit_records(records)
     with_latency = [_with_latency(record, fit_of_records) for record in records]
+    # a floor that a right cell has beaten is no floor, so no cell of that precision has a share of it
     beaten = {record.cell.precision for record in with_latency if _beats_floor(record)}
     return [_without_share(record) if record.cell.precision in beaten else record for record in with_latency]
 
@@ -466,9 +443,7 @@ def _lowest(values: Any, among: Any) -> Any:
 
 def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Array]:
     """Return the median of row / column over shared rounds, as logarithms, and its standard error, for each two cells.
-
-    Rounds count as in `used_rounds`. NaN stands for two cells that share no round.
-    """
+    Rounds count as in `used_rounds`. NaN stands for two cells that share no round."""
     rounds = {key: place for place, key in enumerate(sorted({key for turns in cells for key in turns}))}
     logs = np.full((len(cells), len(rounds)), np.nan)
     reach = np.full(logs.shape, np.nan)

@@ -53,9 +53,7 @@ def gap(fast: Mapping[tuple[int, int], estimate.Turn], slow: Mapping[tuple[int, 
 
 def _gaps(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> tuple[int, dict[int, Gap | None]] | None:
     """Return the place of the fastest cell, or of the `bridge`, and the gap of each other cell with bursts to it.
-
-    Return None while that one has no bursts.
-    """
+    Return None while that one has no bursts."""
     turns = [next(iter(series.values()), {}) for series in map(estimate.series_of, cells)]
     if not (any(turns) if bridge is None else turns[bridge]):
         return None
@@ -65,16 +63,8 @@ def _gaps(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> tuple[
 
 
 def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
-    """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
-
-    The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
-    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference: a fifth of a narrow
-    lead, and a third of a wide one beside a narrow one.
-    What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
-    the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
-
-    Looking after each round stops a little early, at errors about a fifth larger than these.
-    """
+    """Return the places of the cells whose rounds so far do not tell how they compare with the fastest, and of the
+    fastest, or of the cell at `bridge` instead. Each cell has bursts of one process."""
     if (against_fastest := _gaps(cells, bridge)) is None:
         return set()
     against, gaps = against_fastest
@@ -84,6 +74,7 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
 
     def most_error(seen: Gap) -> float:
         share = share_of_wide if seen.is_wide else MAX_SHARE_OF_NARROW_LEAD
+        # with `bridge` a large difference does not help, because its error is in other ratios, too
         return max(estimate.MAX_STANDARD_ERROR, abs(seen.log) * share if bridge is None else 0.0)
 
     open_ones = {place for place, gap in gaps.items() if gap and gap.error > most_error(gap)}
@@ -91,10 +82,8 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
 
 
 def unclear(cells: Sequence[Sequence[Burst]], most_error: float = math.inf) -> set[int]:
-    """Return the places of the cells whose gap to the fastest is not clear yet, and that of the fastest with them.
-
-    Each cell has bursts of one process. See `is_clear`. A cell alone is never clear.
-    """
+    """Return the places of the cells whose gap to the fastest is not clear yet (`is_clear`), and of the fastest with
+    them. Each cell has bursts of one process. A cell alone is never clear."""
     if (against_fastest := _gaps(cells)) is None:
         return set()
     against, gaps = against_fastest
@@ -103,10 +92,7 @@ def unclear(cells: Sequence[Sequence[Burst]], most_error: float = math.inf) -> s
 
 
 def is_clear(seen: Gap, most_error: float = math.inf) -> bool:
-    """Return True if more rounds of this process would add little to what is known of the gap.
-
-    Its standard error is at most an eighth of it and `most_error`, or no larger than `LEAST_ERROR`. Unless the gap is
-    a wide lead, most rounds were undisturbed.
-    """
+    """Return True if more rounds of this process would add little to what is known of the gap: its error is small
+    beside it, and unless it is a wide lead, most rounds were undisturbed."""
     error = max(estimate.LEAST_ERROR, min(abs(seen.log) * MAX_STANDARD_ERROR_SHARE, most_error))
     return seen.error <= error and (seen.is_wide or seen.is_calm)

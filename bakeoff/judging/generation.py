@@ -45,10 +45,8 @@ class GenerationScore(Score):
 def generation_of(
     prefill: ContestJudgement, decode: ContestJudgement, peak_bytes: Mapping[int, Mapping[str, int]]
 ) -> Generation:
-    """Judge the cells that are right in both contests. Ranked are those that are ranked in both.
-
-    Cells of one precision that may not win are left out, and across precisions they keep their places.
-    """
+    """Judge the cells that are right in both contests. Those that are ranked in both are ranked. Cells of one precision
+    that may not win are left out, and across precisions they keep their places."""
     sizes = {name: int(decode.cell.dimensions[name]) for name in ("prompt", "new_tokens", "batch")}
     firsts = {cell.label: cell for cell in prefill.cells if _is_judged(cell)}
     steps = {cell.label: cell for cell in decode.cells if _is_judged(cell) and cell.label in firsts}

@@ -41,10 +41,8 @@ class History:
 
 
 def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str]) -> History:
-    """Put reports, given by their time and the id of their run, in order.
-
-    Contests of several precisions fall apart where runs compared different ones.
-    """
+    """Put reports, given by their time and the id of their run, in order. Contests of several precisions fall apart
+    where runs compared different ones."""
     runs: list[Run] = []
     order = sorted(dated)
     fitted = grouped_alike(named_by_work([fitted_report(dated[key]) for key in order]))

@@ -24,13 +24,11 @@ def special_functions() -> ModuleType:
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of the median from order statistics, which needs no distribution. It needs six values.
-
-    The k-th smallest and the k-th largest value enclose the median with probability 1 - 2·P(Binomial(n, 1/2) < k)
-    (David & Nagaraja, Order Statistics, 3rd ed., §7.1). The largest k that keeps 95 % is used.
-    """
+    """Return the 95 % interval of the median from order statistics, or None below six values. Source: David & Nagaraja,
+    Order Statistics, 3rd ed., §7.1."""
     n = len(values)
     k = 0
+    # the k-th smallest and largest enclose the median with probability 1 - 2·P(Binomial(n, 1/2) < k)
     while 2 * special_functions().bdtr(k, n, 0.5) <= 0.05:
         k += 1
     if k < 1:
@@ -76,9 +74,7 @@ def student_half_width(logs: Sequence[float]) -> float | None:
 
 def welch_half_width(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Return half the width of Welch's 95 % t-interval of mean(a) - mean(b), or None below two values on either side.
-
-    Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947.
-    """
+    Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947."""
     if len(a) < 2 or len(b) < 2:
         return None
     if np.ptp(a) == 0 and np.ptp(b) == 0:
@@ -109,10 +105,8 @@ def half_width_of(interval: Interval | None) -> float | None:
 
 
 def interval_of_sum(value: float, parts: Sequence[tuple[float, float, Interval | None]]) -> Interval | None:
-    """Return the interval of a sum: distances to the ends of independent intervals add up as squares.
-
-    Each part has a weight, a value and its interval. Return None where a part has no interval.
-    """
+    """Return the interval of a sum of independent parts (weight, value, interval), or None where a part has no
+    interval. Distances to the ends of the intervals add up as squares."""
     reaches = [(weight * (part - ends.low), weight * (ends.high - part)) for weight, part, ends in parts if ends]
     if len(reaches) < len(parts):
         return None

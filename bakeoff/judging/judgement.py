@@ -115,12 +115,8 @@ def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
 def judged_anew(
     report: Report, calls: int | None = None, require: str | None = None, accept: str | None = None
 ) -> Report:
-    """Return the report with other requirements or accepted errors, or over another number of calls.
-
-    None: as it was. An empty text asks for nothing, and 0 calls for single ones.
-
-    Raise UsageError for a required metric where nothing was evaluated.
-    """
+    """Return the report with other requirements, accepted errors or number of calls. None keeps what was asked; an
+    empty text or 0 asks for none. Raise UsageError for a required metric where nothing was evaluated."""
     if require and not any(record.reference_metrics for record in report.records):
         Requirements.parse(require).refuse_metrics()
     changes = {"calls": calls, "require": require, "accept": accept}

@@ -115,10 +115,8 @@ def held_no_soak(load: Load) -> bool:
 
 
 def has_lost(objective: Objective | None, windows: Sequence[LoadWindow], share: float) -> bool:
-    """Return True if the objective is missed however a soak goes on, of which these windows are a `share`.
-
-    More requests were late already than may be late in all of it.
-    """
+    """Return True if the objective is missed however a soak goes on, of which these windows are a `share`: more
+    requests were late already than may be late in all of it."""
     latencies_us = [latency for window in windows for latency in window.latencies_us]
     if objective is None or not latencies_us:
         return False

@@ -55,10 +55,8 @@ class ContestOfMachines:
 
     @property
     def untried(self) -> dict[str, list[str]]:
-        """Return what may be the fastest on the first machine and was never tried on another, by machine.
-
-        Only machines with the same kind of device can try the same.
-        """
+        """Return what may be the fastest on the first machine and was never tried on another with the same kind of
+        device, by machine."""
         first = self.offers[0]
         labels_by_machine = {}
         for offer in self.offers[1:]:
@@ -71,9 +69,7 @@ class ContestOfMachines:
     @property
     def maybe_cheapest(self) -> list[Offer]:
         """Return the offer with the lowest price, and then those that may cost less, as their rates were held down.
-
-        There is none unless every machine has a price, and there are several.
-        """
+        There is none unless every machine has a price, and there are several."""
         by_price = sorted(self.offers, key=lambda offer: offer.price_per_million or math.inf)
         if len(self.offers) < 2 or any(offer.price_per_million is None for offer in self.offers):
             return []
@@ -104,10 +100,8 @@ class Machines:
 
 
 def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:
-    """Put reports side by side. `prices` are of an hour of a machine, by its name.
-
-    Raises UsageError for a price of a machine that is not there.
-    """
+    """Put reports side by side. `prices` are of an hour of a machine, by its name. Raise UsageError for a price of an
+    unknown machine."""
     prices = prices or {}
     for name in prices:
         if name not in reports:

@@ -229,10 +229,8 @@ def _student(values: Scores, floor: Callable[[int], float] = lambda samples: 0.0
 
 
 def _floor(a: Scores, b: Scores) -> Callable[[int], float]:
-    """Return the least half width. Where hardly any sample differs, more of them may turn out to.
-
-    It is that of Tango's interval without a difference, over the range of all scores.
-    """
+    """Return the least half width: that of Tango's interval without a difference, over the range of all scores. Where
+    hardly any sample differs, more of them may turn out to."""
     if int(np.sum(a != b)) >= FEWEST_DIFFERING:
         return lambda samples: 0.0
     reach = float(max(a.max(), b.max()) - min(a.min(), b.min()))
@@ -247,10 +245,8 @@ def _wilson(share: float, samples: int) -> Interval:
 
 
 def _tango(won: float, lost: float, samples: int) -> Interval:
-    """Return the interval of a difference of paired shares: all differences that a score test does not reject.
-
-    `won` and `lost` are shares of the samples that changed from wrong to right, and from right to wrong.
-    """
+    """Return the interval of a difference of paired shares: all differences that a score test does not reject. `won`
+    and `lost` are shares of the samples that changed from wrong to right, and from right to wrong."""
 
     def is_rejected(difference: float) -> bool:
         """Look whether the counts are further from this difference than chance takes them."""

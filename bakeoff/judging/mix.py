@@ -28,10 +28,8 @@ class MixSize:
 
 @dataclass(frozen=True, kw_only=True)
 class MixRow(Row):
-    """One backend and mode over all sizes of a mix. Its value is the mean time of a request in ms.
-
-    Without one, it was not ranked at every size.
-    """
+    """One backend and mode over all sizes of a mix. Its value is the mean time of a request in ms, or None where it was
+    not ranked at every size."""
 
     cells: tuple[CellJudgement | None, ...]  # by size
 

@@ -10,11 +10,8 @@ from bakeoff.records.schema import Accuracy, Record
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that cells of `precision` may have: some times eager's, or what is rounding whatever eager's is.
-
-    It is relative to the size of each output, and the worst output counts. Large values of one output, such as boxes in
-    pixels, so excuse no error in small values of another, such as scores.
-    """
+    """The error that cells of `precision` may have: a multiple of eager's, or what is rounding whatever eager's is. It
+    is relative to the size of each output, and the worst output counts."""
 
     precision: Precision
     relative_rmse: float

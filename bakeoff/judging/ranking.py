@@ -23,11 +23,8 @@ ONNX_BASELINE = "onnx"
 
 
 def baseline_of(cells: Sequence[Cell]) -> str:
-    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime.
-
-    Across precisions it is that of float32, or else of the first precision that has it. It is the first cell where an
-    ONNX file's contest has none, and where environments are compared without eager.
-    """
+    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime, in float32 or else in the
+    first precision that has it. Without one, an ONNX file and compared environments have the first cell."""
     if any(cell.label == ORIGINAL for cell in cells):
         return ORIGINAL
     order = order_of_precisions(cells)
@@ -47,17 +44,13 @@ def order_of_precisions(cells: Sequence[Cell]) -> list[Precision]:
 
 
 def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
-    """Return the pairs of labels for which further processes could still change the verdict.
-
-    A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
-    faster, or when they tie. With fewer than three processes no pair is decided, unless one is surely beaten. A pair
-    that further processes are not likely to decide stays undecided, and is left out. So is one where threads have
-    waited so long that this alone may be the lead: more processes beside the same load say no more.
-    """
+    """Return the best cell so far with each cell for which further processes are likely to change the verdict, as pairs
+    of labels of cells that meet the requirements."""
     ranking = Ranking(records, requirements)
     return [
         (ranking.labels[0], other)
         for other, lead in ranking.undecided().items()
+        # where waiting alone may be the lead, more processes beside the same load say no more
         if may_be_decided(lead) and not is_covered_by_waiting(lead)
     ]
 
@@ -68,11 +61,8 @@ def may_win(records: Sequence[Record], requirements: Requirements | None = None)
 
 
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
-    """Return the cells that are surely beaten by one that meets the requirements, by label.
-
-    Another one was much faster in every round, or the best one is called faster. The baseline is among them only once
-    the speed-up over it is known well.
-    """
+    """Return the cells that are surely beaten by one that meets the requirements, by label. The baseline is among them
+    only once the speed-up over it is known well."""
     ranking = Ranking(records, requirements)
     return _called_slower(ranking) | ranking.beaten_in_rounds
 
@@ -88,12 +78,10 @@ NEAR_BEST = 1.15
 
 
 def contenders(records: Sequence[Record], requirements: Requirements | None = None) -> frozenset[str]:
-    """Return the labels of the cells that somebody may choose, by the records so far.
-
-    They are near the best cell that may win, or faster, and are not called slower. Where no cell meets the requirements
-    yet, the fastest one stands for it: what is required may be measured last.
-    """
+    """Return the labels of the cells that somebody may choose, by the records so far: near the best cell that may win,
+    or faster, and not called slower."""
     ranking = Ranking(records, requirements)
+    # where nothing meets the requirements yet, the fastest one stands for it: that may be measured last
     best = min(ranking.ranked or ranking.measured, key=median_ms, default=None)
     if best is None:
         return frozenset()
@@ -138,19 +126,14 @@ class CallScore(Score):
 
 
 class Ranking:
-    """The cells of a contest that can win, the best first, and the ratio between any two of them.
-
-    Across precisions, a cell can win if it keeps the required metric, or else the tolerance of the first precision.
-    `records` are all of the contest's, with fitted latencies. The order of the ranked ones is that of these latencies.
-    """
+    """The cells of a contest that can win, the best first, and the ratio between any two of them. `records` are all of
+    the contest's, with fitted latencies, which give the order."""
 
     def __init__(
         self, records: Sequence[Record], requirements: Requirements | None = None, over_best: bool = False
     ) -> None:
-        """Raises ValueError if the records are not of exactly one contest.
-
-        With `over_best`, the baseline is the fastest mode of the usual one's backend, in its precision.
-        """
+        """Rank these records. With `over_best`, the baseline is the fastest mode of the usual one's backend, in its
+        precision. Raise ValueError if they are not of exactly one contest."""
         if len({record.cell.contest_id for record in records}) > 1:
             raise ValueError("a ranking is of the cells of one contest")
         self.fit = fit_records(records)
@@ -205,11 +188,8 @@ class Ranking:
         return beaten_in_every_round(series, self.labels, self.baseline_label)
 
     def undecided(self) -> dict[str, Ratio]:
-        """Return the leads that further processes may still prove, or disprove.
-
-        A cell that was beaten in every round is among them only if the verdict depends on it: if it may share the first
-        place. One cell whose processes differ much widens the intervals of all cells with a single process.
-        """
+        """Return the leads that further processes may still prove or disprove. A cell that was beaten in every round is
+        among them only if it may share the first place."""
         first = self.score.first_of(self.labels)
         return {
             other: lead
@@ -259,15 +239,13 @@ far apart in all rounds, and a cell comes back where it may share the first plac
 
 
 def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], baseline: str) -> dict[str, LeftEarly]:
-    """Return the cells that one of the `rivals` beats in every undisturbed round that the two shared, by label.
-
-    All processes so far count. Two cells that shared no round are compared through a third one, by the worst of its
-    rounds with each. The baseline is never beaten so, because speed-ups are taken to it.
-    """
+    """Return the cells that one of the `rivals` beats in every undisturbed round that the two shared, by label. Two
+    cells that shared no round are compared through a third one, by the worst of its rounds with each."""
     reasons = {}
     for label, series in cells.items():
         leads = {rival: _least_lead(cells[rival], series, list(cells.values())) for rival in rivals if rival != label}
         than = max(leads, key=lambda rival: leads[rival], default=None)
+        # the baseline stays, because speed-ups are taken to it
         if than is not None and label != baseline and leads[than] >= BEATEN_BY:
             reasons[label] = LeftEarly(after_process=len(series), ratio=leads[than], than=than)
     return reasons

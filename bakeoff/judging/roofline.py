@@ -39,10 +39,8 @@ def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
 
 
 def named_by_work(reports: Sequence[Report]) -> list[Report]:
-    """Return the reports, with its work in the name of a model where another report's of that name does other work.
-
-    A model that lives in a program, or in a file, may have another width than before, and no dimension says so.
-    """
+    """Return the reports, with the work in the name of a model where another report's model of that name does other
+    work: a model in a program or a file may change its width without changing a dimension."""
     own = [
         {_on_any_device(record.cell): record.roofline.flops for record in report.records if record.roofline}
         for report in reports

@@ -251,11 +251,8 @@ would pass a test at 5 % each."""
 
 
 def holm(chances: Sequence[float], error: float = FAMILY_ERROR) -> list[bool]:
-    """Return for each hypothesis, given by its p-value, whether Holm's method rejects it.
-
-    Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979.
-    It needs no independence of the tests.
-    """
+    """Return for each hypothesis, given by its p-value, whether Holm's method rejects it; tests may depend on each
+    other. Source: Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statistics 6, 1979."""
     rejected = [False] * len(chances)
     for place, index in enumerate(np.argsort(chances, kind="stable")):
         if chances[index] > error / (len(chances) - place):
@@ -265,11 +262,8 @@ def holm(chances: Sequence[float], error: float = FAMILY_ERROR) -> list[bool]:
 
 
 def chance_of_lead(fit: Fit, fast: str, slow: str) -> float:
-    """Return the two-sided p-value of so clear a lead, if there were none.
-
-    It is Student's t over processes, or over the rounds of a single one, by the interval of the ratio. The lead counts
-    beyond the margin that a verdict asks for with few processes, or without common rounds.
-    """
+    """Return the two-sided p-value of so clear a lead, if there were none: Student's t over processes, or over the
+    rounds of a single one, beyond the margin that a verdict asks for."""
     ratio = fit.ratio(fast, slow)
     if ratio.ci95 is None:
         return 1.0
@@ -284,9 +278,6 @@ def chance_of_lead(fit: Fit, fast: str, slow: str) -> float:
 
 
 def chance_of_win(fit: Fit, best: str, others: Sequence[str]) -> float:
-    """Return the p-value of the hypothesis that some other cell is as fast: the largest of those of all pairs.
-
-    This is an intersection-union test (Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics
-    24, 1982).
-    """
+    """Return the p-value of the hypothesis that some other cell is as fast: the largest of all pairs, an
+    intersection-union test (Berger, Multiparameter hypothesis testing, Technometrics 24, 1982)."""
     return max((chance_of_lead(fit, best, other) for other in others), default=1.0)

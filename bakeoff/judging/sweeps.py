@@ -104,11 +104,8 @@ class Sweep:
 
 
 def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
-    """Return every set of at least two contests that differ only in one dimension, which is a number.
-
-    If several dimensions were swept, the axis is the one with the most values. Each combination of the others makes a
-    sweep of its own.
-    """
+    """Return every set of at least two contests that differ only in one dimension, which is a number. If several were
+    swept, the axis is the one with the most values, for each combination of the others."""
 
     def family(contest: ContestJudgement) -> tuple[object, ...]:
         cell = contest.cell

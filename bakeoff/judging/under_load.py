@@ -20,10 +20,8 @@ from bakeoff.records.schema import Burst, Conditions, Interval, Record, Status
 
 @dataclass(frozen=True)
 class LoadJudgement:
-    """What is known of one contest under load. `cells` are in the order of reading, the best first.
-
-    A cell that may not win has a value, and no rank.
-    """
+    """What is known of one contest under load. `cells` are in the order of reading, the best first. A cell that may not
+    win has a value, and no rank."""
 
     scenario: Scenario
     streams: int
@@ -72,16 +70,14 @@ def judge_load(
     is_so_far: bool = False,
     doubts: ByEffect | None = None,
 ) -> LoadJudgement | None:
-    """Judge the cells of one contest under load, or return None if none of them was.
-
-    Cells whose labels are in `may_not_win` have values, and no rank. Those that held no soak have neither, unless an
-    interrupted run has not soaked them at lower rates yet. `doubts` are those at single calls.
-    """
+    """Judge the cells of one contest under load, or return None if none of them was. Cells in `may_not_win` have
+    values, and no rank. `doubts` are those at single calls."""
     loads = {record.cell.label: record.load for record in records if record.load}
     if not loads:
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
+    # one that held no soak has no value, unless an interrupted run has not soaked it at lower rates yet
     serving = {label: load for label, load in loads.items() if label in sound and not _is_out(load, is_so_far)}
     fitted = fit(
         {
@@ -118,10 +114,8 @@ def judge_load(
 
 
 def _doubted(answer: Answer, doubts: Sequence[OfLoad], of_builds: ByEffect) -> Answer:
-    """Return the answer with what could change who carries most, and what is said of any outcome.
-
-    That are rates near the load generator's ceiling, and cells without a rate that may carry the most.
-    """
+    """Return the answer with what could change who carries most, and what is said of any outcome: rates near the load
+    generator's ceiling, and cells without a rate that may carry the most."""
     if not answer.best:
         return answer
     best, ranked = answer.best, {row.label for row in answer.ranked}

@@ -102,12 +102,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Family:
-    """Return the family for a row of the table, for a user's own model, or for a source such as `hf:FOLDER`.
-
-    The user's own are `path/to/file.py:factory`, `package.module:factory` and `path/to/file.py`. Raise UsageError for
-    an unknown name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family
-    does not load.
-    """
+    """Return the family for a row of the table, a user's own model, or a source such as `hf:FOLDER`. Raise UsageError
+    for what does not exist, and BakeoffError if another distribution's family does not load."""
     if name in TABLE:
         return _family(TABLE[name])
     prefix, colon, source = name.partition(":")
@@ -138,9 +134,7 @@ def find(name: str) -> Family:
 
 def expanded(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names, with those of matching files in place of a pattern such as `DIR/*.py`, and what was left out.
-
-    Raise UsageError for a pattern that matches no file with a model.
-    """
+    Raise UsageError for a pattern that matches no file with a model."""
     whole: list[str] = []
     left_out: list[str] = []
     for name in names:
@@ -190,10 +184,8 @@ def _of_file(file: str, factory: str) -> Family:
 
 
 def find_for(name: str, task: str, inputs: str = "") -> Family:
-    """Return the family with the dimensions that it has for `task`, or with those of a file of inputs.
-
-    Raise UsageError where it cannot do the task, or for a file that holds no inputs.
-    """
+    """Return the family with the dimensions that it has for `task`, or with those of a file of inputs. Raise UsageError
+    where it cannot do the task, or for a file that holds no inputs."""
     family = find(name)
     if task not in (GENERATE, *GENERATION):
         if not inputs:
@@ -210,9 +202,7 @@ def find_for(name: str, task: str, inputs: str = "") -> Family:
 
 def find_evaluate(name: str) -> Callable[..., object]:
     """Return the function at `path/to/file.py:FUNCTION`, `package.module:FUNCTION` or `live:NAME`. It is imported.
-
-    Raise UsageError if there is none.
-    """
+    Raise UsageError if there is none."""
     if name.startswith(LIVE):
         from bakeoff.models.live_model import read_evaluate
 

@@ -156,12 +156,8 @@ class Around:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types.
-
-    The harness casts floating-point weights and inputs to the cell's precision and moves them to its device. Tensors
-    that are float8 already stay so, for models that quantise themselves. Inputs are not constant and do not repeat one
-    another, as far as the batch allows (`bakeoff.models.user`).
-    """
+    """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types. The
+    harness casts floating-point weights and inputs, but float8 tensors stay so."""
 
     module: torch.nn.Module
     inputs: tuple[Inputs, ...]
@@ -241,11 +237,8 @@ class Family(ABC):
         return ""
 
     def resolve(self, given: Mapping[str, str | int]) -> dict[str, int | str]:
-        """Return all dimensions of one cell: `given`, and defaults for the rest.
-
-        Raise UsageError for an unknown dimension, for a value of the wrong kind or out of range, and for values that do
-        not fit together (`check`).
-        """
+        """Return all dimensions of one cell: `given`, and defaults for the rest. Raise UsageError for an unknown
+        dimension, for a value of the wrong kind or out of range, and for values that do not fit together."""
         for key in given:
             if key not in self.dimensions:
                 raise unknown(f"dimension of {self.name}", key, self.dimensions, self.dimensions_stand_in)
@@ -270,16 +263,11 @@ class Family(ABC):
     @abstractmethod
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Build the module and its inputs. The same dimensions and seed give the same weights and inputs, bit for bit.
-
-        A worker calls this, and torch's global generator may be seeded.
-        """
+        A worker calls this, and torch's global generator may be seeded."""
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel | None:
-        """Build the model on `device` and in `dtype` directly, or return None if there is only `load`.
-
-        This is for models that a host cannot hold in float32, or would take minutes to draw. Another type or device
-        gives other weights.
-        """
+        """Build the model on `device` and in `dtype` directly, or return None if there is only `load`. A host could not
+        hold the model in float32, or would take minutes to draw it. Another type or device gives other weights."""
         return None
 
     def decoder_dimensions(self) -> Mapping[str, Dimension] | None:

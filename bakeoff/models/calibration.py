@@ -16,11 +16,8 @@ OWN = (
 
 
 def with_calibration(model: LoadedModel) -> LoadedModel:
-    """Return the model with its calibration data, and with input sets that are not among them.
-
-    Recorded calls are shared out: some are judged, and the others calibrate. Data of the user's own that equal an input
-    set are left out. Raise UsageError if nothing is left.
-    """
+    """Return the model with its calibration data, and with input sets that are not among them. Raise UsageError if
+    nothing is left to calibrate with."""
     if model.calibrate is None:
         return replace(model, forms=(*model.forms, OWN))
     given = tuple(model.calibrate())
@@ -41,10 +38,8 @@ def with_calibration(model: LoadedModel) -> LoadedModel:
 
 
 def without_calibrating_calls(model: LoadedModel) -> LoadedModel:
-    """Return the model with the input sets that int8 is judged by, for the other precisions of its contest.
-
-    Only recorded calls are shared out. The user's own function is not called.
-    """
+    """Return the model with the input sets that int8 is judged by, for the other precisions of its contest. The user's
+    own function is not called, because only recorded calls are shared out."""
     if not (isinstance(model.calibrate, partial) and model.calibrate.func is second_half):
         return model
     return replace(with_calibration(model), calibration=(), forms=model.forms)

@@ -11,11 +11,8 @@ ROPE_BASE = 10_000.0
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns queries and keys, each (batch, seq, heads, width), by their positions.
-
-    Source: Su et al., "RoFormer", 2021. The pairs are (i, i + width / 2), as in GPT-NeoX and in `apply_rotary_pos_emb`
-    of Hugging Face's Llama.
-    """
+    """Turns queries and keys, each (batch, seq, heads, width), by their positions, in pairs (i, i + width / 2) as
+    Hugging Face's Llama does. Source: Su et al., "RoFormer", 2021."""
 
     cosines: Tensor
     sines: Tensor
@@ -50,10 +47,8 @@ class QkvSplit(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Normalises (..., dim), always in float32, as Hugging Face's `LlamaRMSNorm` does.
-
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
-    """
+    """Normalises (..., dim), always in float32, as Hugging Face's `LlamaRMSNorm` does. Source: Zhang and Sennrich,
+    "Root Mean Square Layer Normalization", 2019."""
 
     def __init__(self, dim: int, epsilon: float = 1e-6) -> None:
         super().__init__()

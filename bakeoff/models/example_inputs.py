@@ -31,10 +31,8 @@ BolderInputs = Callable[[tuple[str, ...]], tuple[Inputs, ...]]
 def with_own_inputs(
     model: str, module: torch.nn.Module, example: object, taken: tuple[str, ...] = (), code: str = ""
 ) -> LoadedModel:
-    """Return a user's module, made ready, with the input sets that its example inputs give.
-
-    `taken` was taken off the module already. `code` is a digest of the code that lies in no file.
-    """
+    """Return a user's module, made ready, with the input sets that its example inputs give. `taken` was taken off the
+    module already. `code` is a digest of the code that lies in no file."""
     require_weights(module)
     sets: tuple[Inputs, ...] = ()
     bolder: BolderInputs | None = None
@@ -58,11 +56,8 @@ def with_stages(
     after: Callable[[Any], Any] | None = None,
     example: Callable[[], Any] | None = None,
 ) -> tuple[torch.nn.Module, object, Around | None]:
-    """Return the module, its example inputs, and what a request does around it.
-
-    `given` is what stands beside the module: its inputs, or the raw example that `before` makes them from. Raise
-    UsageError where `before` has no example.
-    """
+    """Return the module, its example inputs, and what a request does around it. `given` are its inputs, or the raw
+    example that `before` makes them from. Raise UsageError where `before` has no example."""
     module = returned
     if isinstance(returned, Pipeline):
         module, before, after = returned.model, returned.before, returned.after
@@ -124,10 +119,8 @@ def calibration_of(model: str, calibrate: Callable[[], Any], seed: int) -> list[
 
 
 def sets_of_calls(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
-    """Return these example calls as sets of inputs, or sets that are made from the only one.
-
-    Raise UsageError for calls that differ by more than the values of their tensors.
-    """
+    """Return these example calls as sets of inputs, or sets that are made from the only one. Raise UsageError for calls
+    that differ by more than the values of their tensors."""
     sets = tuple(as_inputs(model, call) for call in calls)
     for number, inputs in enumerate(sets[1:], 1):
         if problem := difference_of(inputs, sets[0]):

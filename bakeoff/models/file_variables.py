@@ -19,10 +19,8 @@ Cached = type(lru_cache(lambda: None))
 
 
 class Variables:
-    """The values of a module's variables, and what lies in the containers, caches, classes and objects among them.
-
-    Modules of torch are left alone. Names in `without` are not the file's own.
-    """
+    """The values of a module's variables, and what lies in the containers, caches, classes and objects among them, but
+    for modules of torch. Names in `without` are not the file's own."""
 
     def __init__(self, module: ModuleType, without: Collection[str]) -> None:
         self._of = module.__name__

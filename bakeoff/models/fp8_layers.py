@@ -73,11 +73,8 @@ class PlainLinear(nn.Module):
 
 
 class ScaledLinear(PlainLinear):
-    """x @ weight.T by torch's scaled product of e4m3 matrices, accumulated in float32 at the rate of the tensor cores.
-
-    The weight's scale is computed when the weight is moved or cast. The scale of x is computed in every call
-    (`Quantise`). TransformerEngine's recipe of current scaling does the same.
-    """
+    """x @ weight.T by torch's scaled product of e4m3 matrices, accumulated in float32. The scale of x is computed in
+    every call, and the weight's when it is moved or cast, as in TransformerEngine's current scaling."""
 
     rounded: Tensor
     scale: Tensor

@@ -26,11 +26,8 @@ MULTIPLE = 16
 
 
 class Fp8Transformer(Family):
-    """(batch, seq, dim) -> (batch, seq, dim). The layers are in models/fp8_layers.py.
-
-    `linears` chooses the linear layers: TransformerEngine's if it is installed, or else torch's own scaled product.
-    `plain` layers have the cell's precision. They separate the cost of float8 from that of the precision around it.
-    """
+    """(batch, seq, dim) -> (batch, seq, dim). `linears` chooses TransformerEngine's linear layers, torch's own scaled
+    product, or `plain` ones, which separate the cost of float8 from the rest."""
 
     name = "fp8_transformer"
     description = "decoder layers (RMSNorm, RoPE, causal attention, SwiGLU) with linear layers in float8"

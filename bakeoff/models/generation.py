@@ -116,18 +116,15 @@ def caches_in_place(module: Any, inputs: Inputs) -> int:
 
 
 def _sets_of_steps(decoder: Decoder, tokens: torch.Tensor, positions: Sequence[int]) -> tuple[Inputs, ...]:
-    """Return the inputs of a step at each of `positions`, the highest first.
-
-    Caches are shared by all sets, so that memory holds one of each. They have the sequence up to the highest position,
-    whose row is empty. A step at a lower position writes again what is there, and sees no later row. So a step that
-    writes nothing, or elsewhere, is found. The states of a recurrent model are those before each position.
-    """
+    """Return the inputs of a step at each of `positions`, the highest first. All sets share the caches up to that
+    position; the states of a recurrent model are those before each position."""
     import torch
 
     def before(position: int) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             return tuple(cache.contiguous() for cache in decoder.prefill(tokens[:, :position])[1:])
 
+    # a lower step writes again what is there, so one that writes nothing, or elsewhere, is found
     shared = None if decoder.is_recurrent else before(positions[0])
     return tuple(
         Inputs(

@@ -34,12 +34,8 @@ def group_queries(language_model: Any) -> None:
 def grouped_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend as transformers' `sdpa` does, but repeat no key and no value where each sequence has one query.
-
-    Repeating them for the heads that share them would move the cache many times. Instead, these heads' queries, of
-    shape (batch, heads, 1, width), attend together as (batch, heads of the keys, heads for each of them, width).
-    Source: Ainslie et al., "GQA", 2023.
-    """
+    """Attend as transformers' `sdpa` does, but where each sequence has one query, repeat no key and no value for the
+    heads that share them. Source: Ainslie et al., "GQA", 2023."""
     batch, heads, length, width = query.shape
     is_shared = key.shape[1] != heads
     if length != 1 or not is_shared or attention_mask is None or attention_mask.shape[1] != 1:
@@ -47,6 +43,7 @@ def grouped_attention(
             module, query, key, value, attention_mask, **options
         )
         return unchanged
+    # repeating would move the cache many times, so heads that share a key attend together
     grouped = query.reshape(batch, key.shape[1], -1, width)
     attended = functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, scale=options.get("scaling")
@@ -125,10 +122,8 @@ class HuggingFacePrefill(Attending):
 
 
 class HuggingFaceDecode(Attending):
-    """Maps a token, its position and the caches to the logits, and the caches with one row more.
-
-    With `in_place`, it writes the row into the caches that it is given, and returns the logits alone.
-    """
+    """Maps a token, its position and the caches to the logits, and the caches with one row more. With `in_place`, it
+    writes the row into the given caches, and returns the logits alone."""
 
     def __init__(self, language_model: Any, context: int) -> None:
         super().__init__(language_model, context)

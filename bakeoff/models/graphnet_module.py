@@ -26,10 +26,8 @@ class Graph(nn.Module):
 
 
 def drawn(name: str, described: dict[str, Any]) -> Any:
-    """Return a tensor of these statistics: variances are positive, and whole numbers in their range. Torch is seeded.
-
-    What is a number in the extracted model, such as a size or an epsilon, is one here.
-    """
+    """Return a tensor of these statistics, drawn by torch's seeded generator: variances are positive, and whole numbers
+    in their range. What is a number in the extracted model, such as a size, is one here."""
     dtype: torch.dtype = getattr(torch, described["dtype"].rpartition(".")[2])
     shape, data = list(described["shape"]), described.get("data")
     mean, std = described.get("mean") or 0.0, described.get("std")

@@ -253,10 +253,8 @@ def _seeded_on(device: Device, seed: int) -> Iterator[None]:
 
 
 def _check_type(model: str, config: Mapping[str, Any]) -> None:
-    """Raise UsageError if the installed transformers does not know the type of model.
-
-    Its table of types is read and not imported, because the controller plans without torch.
-    """
+    """Raise UsageError if the installed transformers does not know the type of model. Its table of types is read and
+    not imported, because the controller plans without torch."""
     spec = importlib.util.find_spec("transformers")
     named = str(config.get("model_type", ""))
     if not named or "auto_map" in config or spec is None or spec.origin is None:

@@ -18,11 +18,8 @@ names: dict[Path, str] = {}
 
 
 class UserFile(MetaPathFinder):
-    """Finds a user's file under a name of ours. Under its own name, libraries come first, and then the same module.
-
-    With its folder first on the search path, `queue.py` would take the place of Python's queue for every library. A
-    file that nobody imports by its own name does not get it: scipy looks for `sparse` among the imported modules.
-    """
+    """Finds a user's file under a name of ours. Under its own name, libraries come first, so that `queue.py` does not
+    replace Python's queue, and then the same module."""
 
     def __init__(self, file: Path, name: str) -> None:
         self._file, self._name = file, name
@@ -37,6 +34,7 @@ class UserFile(MetaPathFinder):
         others = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != self._file.parent]
         if (library := PathFinder.find_spec(fullname, others)) is not None and library.origin is not None:
             return library
+        # only now, because a module by its own name changes libraries: scipy looks for an imported `sparse`
         return ModuleSpec(fullname, _SameModule(self._name), origin=str(self._file))
 
 

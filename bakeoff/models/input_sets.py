@@ -42,10 +42,8 @@ ROWS_OF_WHOLES, ROWS, COPIES = MILDER_SETS
 
 
 def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> list[Any]:
-    """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory.
-
-    Of what would stay, the kinds in `bolder` change, too. One of `MILDER_SETS` there says what stays.
-    """
+    """Return `count` sets of arguments, each in its own memory, of which the first has the example's own values. Of
+    what would stay, the kinds in `bolder` change. One of `MILDER_SETS` there says what stays."""
     given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     rows = next((tensor.shape[0] for tensor in given if not tensor.is_nested and tensor.dim()), 1)
     input_sets = []
@@ -60,10 +58,8 @@ def input_sets_of(arguments: Any, count: int, bolder: tuple[str, ...] = ()) -> l
 
 
 def copied(tensors: list[torch.Tensor], device: Any = None, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-    """Return copies with the same strides. Tensors that share memory share it again, and one stays one.
-
-    Copies are on `device` and of this type, or each where its tensor is and of its type.
-    """
+    """Return copies with the same strides, on `device` and of this type if given. Tensors that share memory share it
+    again, and one stays one."""
 
     def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device or tensor.device, dtype or tensor.dtype, copy=True)
@@ -183,11 +179,8 @@ def is_mask(values: torch.Tensor) -> bool:
 
 
 def with_moved_mask(mask: torch.Tensor, by: int) -> torch.Tensor:
-    """Return the mask moved by some places along a dimension in which it changes, with its first values repeated.
-
-    So the first of two kinds grows, as in a longer text, and no row of a causal mask loses its last visible place. In a
-    mask of one kind, the last places get the other one.
-    """
+    """Return the mask moved by some places along a dimension in which it changes, with its first values repeated: no
+    row of a causal mask then loses its last visible place. In a mask of one kind, the last places get the other."""
     for dimension in reversed(range(mask.dim())):
         place = torch.arange(mask.shape[dimension], device=mask.device)
         moved = mask.index_select(dimension, (place - by).clamp_min(0))
@@ -233,9 +226,7 @@ def with_noise(constants: torch.Tensor, by: int) -> torch.Tensor:
 
 def with_other_pairs(pairs: torch.Tensor, by: int) -> torch.Tensor:
     """Return pairs of whole numbers whose smaller one is lower by up to `by`, but above zero, or else the larger one.
-
-    Different ones stay so, and in their order.
-    """
+    Different ones stay so, and in their order."""
     wide = pairs if is_real(pairs) else pairs.long()
     low, high = wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True)
     lower = torch.where(wide == low, torch.minimum(low, (low - by).clamp_min(1)), wide)
@@ -300,10 +291,8 @@ def with_smaller_tokens(tokens: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def own_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a dense view of the memory that holds the values of a tensor, each of them once.
-
-    Floating-point numbers of 8 bits are bytes here. Of other kinds of tensors this is a copy, so that they stay.
-    """
+    """Return a dense view of the memory that holds the values of a tensor, each of them once, with floating-point
+    numbers of 8 bits as bytes. Of other kinds of tensors this is a copy."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     if tensor.is_nested or tensor.layout in COMPRESSED:

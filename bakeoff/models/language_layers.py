@@ -12,10 +12,8 @@ from bakeoff.models.template_layers import ATTENTIONS
 
 
 class DecoderLM(nn.Module):
-    """Maps tokens (batch, length) to logits (batch, length, vocabulary). No position sees a later one.
-
-    It is made on the meta device, and `draw` fills it.
-    """
+    """Maps tokens (batch, length) to logits (batch, length, vocabulary). No position sees a later one. It is made on
+    the meta device, and `draw` fills it."""
 
     cosines: Tensor
     sines: Tensor
@@ -121,10 +119,8 @@ class LanguagePrefill(nn.Module):
 
 
 class LanguageDecode(nn.Module):
-    """Maps a token (batch, 1), its position (1) and the caches to the logits, and the caches with one row more.
-
-    With `in_place`, it writes the row into the caches that it is given, and returns the logits alone.
-    """
+    """Maps a token (batch, 1), its position (1) and the caches to the logits, and the caches with one row more. With
+    `in_place`, it writes the row into the given caches, and returns the logits alone."""
 
     def __init__(self, language_model: DecoderLM) -> None:
         super().__init__()

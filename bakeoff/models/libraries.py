@@ -24,10 +24,8 @@ Facts = dict[str, Any]
 
 @functools.cache
 def facts_of(module: str, source: str) -> Facts:
-    """Return `describe(source)` of one of our modules, such as `bakeoff.models.timm`.
-
-    Raises UsageError if the library does not know the model, or is not installed.
-    """
+    """Return `describe(source)` of one of our modules, such as `bakeoff.models.timm`. Raise UsageError if the library
+    does not know the model, or is not installed."""
     if "torch" in sys.modules:
         return _described(module, source)
     process = _process()

@@ -1,11 +1,9 @@
 """A model that lives in a program: `bakeoff.compare` writes it into a folder, from which every worker loads it.
 
-The folder holds three files. `model.pkl` has the module with its inputs: code and attributes. `weights.bin` has each
-storage of their tensors once. Workers map it into memory, so that all of them share the same pages. `about.json` has
-what the controller must know, which imports no torch.
-
-Classes and functions that workers can import are named in the pickle. Those of `__main__`, of a notebook, and of
-modules that are not on the search path travel by value.
+`model.pkl` has the module with its inputs. Classes and functions that workers can import are named in it; those of
+`__main__`, of a notebook, and of modules that are not on the search path travel by value. `weights.bin` has each
+storage of the tensors once, which workers map into memory and share. `about.json` has what the controller must know,
+which imports no torch.
 """
 
 from __future__ import annotations
@@ -112,12 +110,8 @@ class LiveModel(Family):
 
 
 def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, name: str = "") -> str:
-    """Write a module or a factory, with its inputs, and return the name under which workers of a run find it.
-
-    One of several models has a `name` of its own, and lies in a folder of that name in the run's. Neither the model nor
-    anything else in this process changes. Raise UsageError, with the path of the attribute, for what no other process
-    can have.
-    """
+    """Write a module or a factory, with its inputs, and return the name under which workers find it. Nothing in this
+    process changes. Raise UsageError, with the path of the attribute, for what no other process can have."""
     import torch
 
     module = model.model if isinstance(model, Pipeline) else model

@@ -1,20 +1,8 @@
-"""A file with a class `Model`, as those of KernelBench: `path/to/file.py`, without a factory.
+"""A file with a class `Model`, as those of KernelBench: `path/to/file.py`, without a factory (docs/recipes.md).
 
-    dim = 512
-
-    class Model(nn.Module): ...
-
-    def get_init_inputs():
-        return [dim]
-
-    def get_inputs():
-        return [torch.rand(8, dim)]
-
-- The model is `Model(*get_init_inputs())`, and a call of it `forward(*get_inputs())`. Either may be a dict of keywords,
-  and the former also a list of a list and a dict.
-- The names that the file assigns a whole number or a text at its top level are the model's dimensions. The file runs
-  with what is set in their place, so that what it computes from them follows.
-- Each set of inputs is a call of `get_inputs` of its own. Where they are all equal, the others are made from the first.
+`get_init_inputs` and `get_inputs` may return a dict of keywords, and the former also a list of a list and a dict. The
+file runs with what is set in place of its dimensions, so that what it computes from them follows. Where all calls of
+`get_inputs` return equal inputs, further sets are made from the first.
 """
 
 import ast

@@ -183,10 +183,8 @@ def _candidates(pipeline: object) -> dict[str, nn.Module]:
 
 @dataclass
 class _Timer:
-    """Adds up how long the calls of one module take in each call of the pipeline.
-
-    A call within another one of the module is not counted twice.
-    """
+    """Adds up how long the calls of one module take in each call of the pipeline. A call within another one of the
+    module is not counted twice."""
 
     module: nn.Module
     seconds: list[float] = field(default_factory=list)  # of each call of the pipeline

@@ -41,13 +41,11 @@ class WatchedModule:
 
 
 class Watch:
-    """The modules that were called, in the order of their first calls.
-
-    Inputs are kept within `LIMIT_BYTES` altogether: all of it for the module that is `wanted`, and else half of what is
-    left for each next one. The modules themselves are kept too if they are to be recorded, and weights stay in memory.
-    """
+    """The modules that were called, in the order of their first calls. Inputs are kept within `LIMIT_BYTES` altogether:
+    all of it for the `wanted` module, and else half of what is left for each next one."""
 
     def __init__(self, keeps_modules: bool = False, wanted: str = "") -> None:
+        # modules are kept if they are to be recorded, with their weights
         self.keeps_modules, self.wanted = keeps_modules, wanted
         self.rows: dict[tuple[str, str, str], WatchedModule] = {}
         self._places: weakref.WeakKeyDictionary[nn.Module, dict[str, WatchedModule]] = weakref.WeakKeyDictionary()
@@ -89,14 +87,12 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Watch all calls of modules in the block, from any thread. What `torch.compile` has compiled runs eagerly.
-
-    `nn.Module.__call__` is replaced meanwhile, since torch's hooks for all modules get no keyword arguments before a
-    call. A device is synchronised around each call, so that its time is known.
-    """
+    """Watch all calls of modules in the block, from any thread. What `torch.compile` has compiled runs eagerly. A
+    device is synchronised around each call, so that its time is known."""
     import torch
     from torch import nn
 
+    # torch's hooks for all modules get no keyword arguments before a call
     original = nn.Module.__call__
     of_thread = threading.local()
 

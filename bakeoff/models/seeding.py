@@ -32,9 +32,8 @@ def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
 
 
 def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
-    """Return `INPUT_SETS` sets of one standard normal tensor of each shape, drawn on `device` in `dtype`.
-
-    `Family.load_on` uses this where a host would draw and cast hundreds of megabytes for every worker."""
+    """Return `INPUT_SETS` sets of one standard normal tensor of each shape, drawn on `device` in `dtype`, where a host
+    would take long for hundreds of megabytes in every worker."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -56,18 +55,16 @@ def padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
 
 def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: torch.nn.Module | None = None) -> None:
     """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
-
-    A last scale of zero hides all that comes before it, so constant weights are changed a little. A batch normalisation
-    with fresh statistics lets the signal of a deep network fall below every tolerance, so they are measured over the
-    first rows of two sets. Only `called` is called for that, if it is given.
-    """
+    Statistics are measured over the first rows of two sets, by calling `called` if it is given."""
     import torch
 
     with torch.no_grad():
         for weight in module.parameters():
+            # a last scale of zero hides all that comes before it, so constant weights are changed a little
             if weight.is_floating_point() and weight.numel() > 1 and bool((weight == weight.flatten()[0]).all()):
                 weight.add_(torch.randn(weight.shape), alpha=0.02)
         module.eval()
+        # with fresh statistics, the signal of a deep network falls below every tolerance
         if norms := [part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]:
             momenta = [norm.momentum for norm in norms]
             for norm in norms:

@@ -137,10 +137,8 @@ def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimensio
 
 
 def dimension_of(model: str, parameter: str, value: object, written: str = "") -> Dimension:
-    """Return the dimension of a factory's parameter with this default, which may be written in another way.
-
-    Raise UsageError where it has no default, or one that is no size.
-    """
+    """Return the dimension of a factory's parameter with this default, which may be written in another way. Raise
+    UsageError where it has no default, or one that is no size."""
     remedy = f"give it a whole number or a string, like {parameter}=8"
     if value is None and not written:
         raise UsageError(f"{model}: parameter '{parameter}' has no default: {remedy}")
@@ -202,14 +200,8 @@ _MEDDLING = {"__import__", "environ", "exec", "importlib", "putenv", "setattr", 
 
 
 def big_libraries_of(tree: ast.Module) -> tuple[str, ...]:
-    """Return what a parsed file imports of big libraries, at its top or in a function, as dotted names.
-
-    These are the module of each library, and what the file takes from it: transformers imports a model's own module
-    when the model is first asked for.
-
-    There are none if the file may change what such an import does: if it imports other modules than these libraries'
-    and Python's, names what steers imports, or sets an attribute of what it imports.
-    """
+    """Return what a parsed file imports of big libraries, at its top or in a function, as dotted names: the modules,
+    and what is taken from them. There are none if the file may change what such an import does."""
     nodes = list(ast.walk(tree))
     names: list[tuple[str, str]] = []  # what the file imports from a module, and that module
     modules: dict[str, str] = {}  # that the file imports or imports from, by the names in the file

@@ -14,10 +14,8 @@ SIZES = 8
 
 
 def each_size(dimensions: Sizes) -> list[dict[str, int | str]]:
-    """Return the dimensions of each call of a stream, or those given where none of them is a stream.
-
-    Several streams go through their sizes together.
-    """
+    """Return the dimensions of each call of a stream, or those given where none of them is a stream. Several streams go
+    through their sizes together."""
     spans = {name: ends for name, value in dimensions.items() if (ends := ends_of_stream(value))}
     if not spans:
         return [dict(dimensions)]
@@ -35,10 +33,8 @@ def sizes_between(low: int, high: int) -> list[int]:
 
 
 def join_streams(models: Iterable[LoadedModel], name: str) -> LoadedModel:
-    """Return the model with the largest inputs, with an input set of each one.
-
-    Only the largest one so far is kept. Raises UsageError if the weights change with the size, or no input does.
-    """
+    """Return the model with the largest inputs, and an input set of each model; only the largest one is kept in memory.
+    Raise UsageError if the weights change with the size, or no input does."""
     largest: LoadedModel | None = None
     inputs: list[Inputs] = []
     works: list[tuple[int, int]] = []

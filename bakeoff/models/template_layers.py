@@ -148,14 +148,11 @@ class Mixed(nn.Module):
 
 
 class Encoder(nn.Module):
-    """`layers` encoder layers and a last normalisation: (batch, seq, dim) -> (batch, seq, dim).
-
-    `nn.TransformerEncoder` is not used. In eager inference it takes a fused path (`_transformer_encoder_layer_fwd`)
-    that exporters do not take, so the eager cell and the compiled cells would compute different graphs.
-    """
+    """`layers` encoder layers and a last normalisation: (batch, seq, dim) -> (batch, seq, dim)."""
 
     def __init__(self, layers: int, dim: int, heads: int, ffn: int) -> None:
         super().__init__()
+        # Exporters do not take the fused eager path of `nn.TransformerEncoder`: cells would compute different graphs.
         self.layers = nn.Sequential(*(EncoderLayer(dim, heads, ffn) for _ in range(layers)))
         self.norm = as_after_training(nn.LayerNorm(dim))
 
@@ -221,12 +218,10 @@ class Product(nn.Module):
 
 
 class ScaledProduct(nn.Module):
-    """Multiplies left (m, k) and right (n, k) in e4m3 to left @ right.T times both scales, by the vendor's library.
+    """Multiplies left (m, k) and right (n, k) in e4m3 to left @ right.T times both scales, by the vendor's library. The
+    result has the type that the module was cast to, and in float64 the product is exact."""
 
-    The result has the type that the module was cast to, and in float64 the product is exact. The scales always stay
-    float32, the only type that the library takes.
-    """
-
+    # the scales stay float32, the only type that the library takes
     scale_left: Tensor
     scale_right: Tensor
 

@@ -51,12 +51,8 @@ that size is known by, and its gated block has more."""
 
 
 class TransformerLM(Drawn):
-    """Tokens (batch, context) -> logits (batch, context, 10000). The layers are in models/language_layers.py.
-
-    The loss is the cross entropy of each position's next token, as Hugging Face computes it from labels that are the
-    tokens. The last position has no label. Weights are drawn from the seed on the cell's device in its type, so another
-    device gives other weights.
-    """
+    """Tokens (batch, context) -> logits (batch, context, 10000). The loss is the cross entropy of each position's next
+    token, which the last one lacks. Weights are drawn on the cell's device and depend on it."""
 
     name = "transformer_lm"
     description = "decoder language model (RoPE, RMSNorm, SwiGLU; vocabulary 10,000)"

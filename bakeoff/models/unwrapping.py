@@ -76,10 +76,8 @@ def is_quantised(module: nn.Module) -> bool:
 
 
 def completed(model: LoadedModel, seed: int) -> LoadedModel:
-    """Return the model without wrappers, and with the weights of lazy layers drawn from the seed by one call.
-
-    Raise UsageError for a module on the meta device, which has no weights.
-    """
+    """Return the model without wrappers, and with the weights of lazy layers drawn from the seed by one call. Raise
+    UsageError for a module on the meta device, which has no weights."""
     import torch
     from torch.nn.parameter import is_lazy
 

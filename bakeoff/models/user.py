@@ -1,23 +1,17 @@
 """A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
-    def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
-        return Net(activation), torch.randn(batch, seq)
-
 docs/recipes.md and docs/adding-a-model.md say what a factory takes and returns, and which other functions its file may
 have. What they do not say:
 
 - A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
-- A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. Its
-  module has a name of ours, so that a file such as `queue.py` takes no library's place.
-- A module is imported as `python -m package.module` would do it, from the folder that the user stands in.
+- A file's module has a name of ours, so that a file such as `queue.py` takes no library's place.
 - A process imports the file once, and calls the factory for each load. Before a further load, the file's variables get
   the values back that they had after the first one. If the factory returns a module that the file keeps, or a tensor
   among its variables was written into, the file is imported once more. So it is for a model that is called in turns
   with an earlier one (`keep_apart`), unless that fails.
 - Torch's generator for the CPU is seeded before the import. A factory that only draws from it can ignore seeds.
 - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
-- If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
-  `surgical` compiles these parts.
+- The module may have `surgical_targets`, patterns of the names of parts that Inductor's mode `surgical` compiles.
 """
 
 from __future__ import annotations
@@ -86,10 +80,8 @@ class UserCode:
     """A function in a user's file. The file is only parsed at first, and runs when the function is wanted."""
 
     def __init__(self, source: str, function: str) -> None:
-        """Parse the file `source`, or that of the module `source`.
-
-        Raise UsageError if the file, the module or the function is missing.
-        """
+        """Parse the file `source`, or that of the module `source`. Raise UsageError if the file, the module or the
+        function is missing."""
         self.name = f"{source}:{function}"
         self.module = "" if source.endswith(".py") else source
         self.path = importing.file_of_module(source) if self.module else Path(source).expanduser()
@@ -102,10 +94,8 @@ class UserCode:
         self.definition = self._required(function)
 
     def defined(self, name: str) -> ast.FunctionDef | None:
-        """Return the file's top-level function of this name. One that it imports from another Python file is its own.
-
-        Nothing is imported. `from package import name` is followed to where the function is written.
-        """
+        """Return the file's top-level function of this name, or the one that `from package import name` leads to,
+        without importing anything."""
         package = self.module if self.path.name == "__init__.py" else self.module.rpartition(".")[0]
         return source_code.function_in(self.tree, name, package, importing.places_from(self.folder))
 
@@ -144,10 +134,8 @@ class UserCode:
         return function
 
     def make_importable(self) -> None:
-        """Put the file's folder first on the search path of this process. It stays there, for imports at any time.
-
-        From then on the process finds the file under the name that pickles of its classes have.
-        """
+        """Put the file's folder first on the search path of this process, where it stays for later imports. From then
+        on the process finds the file under the name that pickles of its classes have."""
         entry = str(self.folder)
         sys.path[:] = [entry, *(path for path in sys.path if path != entry)]
         if not self.module and self.file not in importing.names:
@@ -202,14 +190,13 @@ class UserModel(UserCode, Family):
 
     def _parameters_of_calibrate(self, of_factory: Collection[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
-
-        Raise UsageError for a parameter that it needs and the factory has not. If it is imported, it is not meant then.
-        """
+        Raise UsageError for a parameter that it needs and the factory has not."""
         function = self.defined("calibrate")
         if function is None:
             return None
         parameters = {parameter.arg: default for parameter, default in source_code.parameters_of(function)}
         if missing := [name for name, default in parameters.items() if name not in of_factory and default is None]:
+            # an imported function of this name is not meant
             if function not in self.tree.body:
                 return None
             raise unknown(

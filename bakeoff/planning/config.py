@@ -75,10 +75,8 @@ def gather(
 
 
 def read_config(path: Path) -> Options:
-    """Read the options in a TOML file, which has the keys of the command line.
-
-    Raises UsageError for a file that cannot be read, is not TOML, or has an unknown key.
-    """
+    """Read the options in a TOML file, which has the keys of the command line. Raise UsageError for a file that cannot
+    be read, is not TOML, or has an unknown key."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -157,10 +155,8 @@ def kind_of(name: str) -> Any:
 
 
 def takes_request(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command of the command line the options of a request, in place of its first parameter.
-
-    That parameter gets the fields that were typed.
-    """
+    """Give a command of the command line the options of a request, in place of its first parameter, which gets the
+    fields that were typed."""
 
     @functools.wraps(command)
     def with_options(**typed: Any) -> int:

@@ -13,12 +13,8 @@ ALL, BEST = "all", "best"
 def expand_backends(
     asked: Sequence[str], best_modes: Callable[[str], Sequence[str]] = lambda _: [DEFAULT]
 ) -> list[tuple[str, str, bool]]:
-    """Return (backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`,
-    `NAME/best`, and `best` of all.
-
-    `best_modes` returns the modes of a backend that are worth trying. A configuration that is named twice is there
-    once. Raises UsageError for unknown names and modes.
-    """
+    """Return (backend, mode, asked by name) once for each entry: `NAME[/MODE]`, `NAME/all`, `NAME/best`, `all` and
+    `best`. `best_modes` are the modes that are worth trying. Raise UsageError for unknown names and modes."""
     expand_backends: dict[tuple[str, str], bool] = {}
     for entry in asked:
         name, _, mode = entry.partition("/") if entry != BEST else (ALL, "", BEST)

@@ -41,10 +41,8 @@ def is_pool(devices: Sequence[str]) -> bool:
 
 
 def devices_of_cells(devices: Sequence[str]) -> list[Device]:
-    """Return the devices of the cells that --devices asks for. All cells of a pool have one: `cpu` or `cuda`.
-
-    Raises UsageError for an unknown name, and for a pool of two kinds.
-    """
+    """Return the devices of the cells that --devices asks for. All cells of a pool have one: `cpu` or `cuda`. Raise
+    UsageError for an unknown name, and for a pool of two kinds."""
     for name in devices:
         if name.startswith("cpu:") and not SET_OF_CORES.fullmatch(name):
             raise UsageError(f"--devices {name}: write a set of cores as cpu:0-3, or cpu:0-3+8-11")
@@ -69,11 +67,8 @@ def without_all(devices: Sequence[str], gpus: int) -> tuple[str, ...]:
 
 
 def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping[int, int]) -> list[Place]:
-    """Return the places of a pool, or none where `devices` are no pool. The cores of GPUs are divided among them.
-
-    `usable` are the cores that this process may use. `siblings` gives the physical core of each: two contests never
-    share one. Raises UsageError for places that overlap, differ in size, or do not exist.
-    """
+    """Return the places of a pool, which share the `usable` cores, or none without a pool. `siblings` gives the
+    physical core of each core. Raise UsageError for places that overlap, differ in size, or do not exist."""
     if not is_pool(devices):
         return []
     if devices[0].startswith("cuda"):
@@ -102,10 +97,8 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
 
 
 def divide_cores(usable: Collection[int], siblings: Mapping[int, int], shares: int) -> list[tuple[int, ...]]:
-    """Return equal shares of the physical cores, in their order, each with all of its threads.
-
-    Raises UsageError where there are fewer physical cores than shares.
-    """
+    """Return equal shares of the physical cores, in their order, each with all of its threads. Raise UsageError where
+    there are fewer physical cores than shares."""
     threads = grouped(sorted(usable), lambda core: siblings.get(core, core))
     per_share = len(threads) // shares
     if usable and not per_share:

@@ -45,10 +45,8 @@ class Contest:
 
     @property
     def by_reference(self) -> list[Contest]:
-        """The cells of each precision, which have a reference of their own, under the reference's id.
-
-        Float32 comes first, because the others are compared with it.
-        """
+        """Return the cells of each precision, which share a reference, under the reference's id. Float32 comes first,
+        because the others are compared with it."""
         cells = [planned.cell for planned in self.cells]
         own = {
             precision: [planned for planned in self.cells if planned.cell.precision is precision]
@@ -57,19 +55,15 @@ class Contest:
         return [Contest(planned[0].cell.reference_id, tuple(planned)) for planned in own.values() if planned]
 
     def evaluated_by(self, instead: str) -> str:
-        """Return the user's function that says how good its builds are: `instead`, or that of the model's file.
-
-        Return nothing where there is none, or where the task is not inference.
-        """
+        """Return the user's function that says how good its builds are: `instead`, or that of the model's file. Return
+        nothing where there is none, or where the task is not inference."""
         cell = self.cells[0].cell
         return (instead or models.find(cell.model).evaluated_by) if cell.task == INFERENCE else ""
 
 
 def plan(request: Request) -> list[Contest]:
-    """Return the contests of a request whose devices are known, in the order asked for.
-
-    Raises UsageError, in one line, for a name, dimension or value that does not exist.
-    """
+    """Return the contests of a request whose devices are known, in the order asked for. Raise UsageError, in one line,
+    for a name, dimension or value that does not exist."""
     contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
     for part in request.parts():
         for planned in _cells(part):
@@ -152,10 +146,8 @@ def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def _by_environment(request: Request) -> dict[str, list[str]]:
-    """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first.
-
-    Raises UsageError for an environment that --env does not name.
-    """
+    """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first. Raise
+    UsageError for an environment that --env does not name."""
     names_in: dict[str, list[str]] = {}
     for entry in request.backends:
         name, at, environment = entry.partition("@")

@@ -50,9 +50,7 @@ def with_ends(asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -
 
 def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, Range]:
     """Return the ranges with the size that each is built at: the one that was named, or the middle one of those asked.
-
-    Raises UsageError, in one line, if the model does not take the range, or if a size that was asked for is outside.
-    """
+    Raise UsageError if the model does not take the range, or for a size outside of it."""
     ranges: dict[str, Range] = {}
     for name, (low, built_at, high) in spans.items():
         written = f"--dynamic {name}={low}:{high}"

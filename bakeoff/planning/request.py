@@ -41,11 +41,8 @@ OF_WORKERS = "torch, numpy, pydantic, psutil and safetensors"
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML.
-
-    With `parse`, the field is given as it is written, and is turned into what it means when the request is made. It is
-    stored as it is written, so that a person can read it, and a run can be resumed.
-    """
+    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML. With
+    `parse`, it is stored as it is written, and parsed when the request is made."""
 
     help: str
     flags: tuple[str, ...] = ()  # without any, that of the field's name
@@ -117,10 +114,8 @@ DYNAMIC = Option(
 
 
 class Request(Frozen):
-    """What was asked for. Every default is filled in, except the devices, which only the machine knows.
-
-    Each field carries its option. Command line, keys of TOML files and commands in records are derived from these.
-    """
+    """What was asked for. Every default is filled in, except the devices, which only the machine knows. Command line,
+    keys of TOML files and commands in records are derived from the fields' options."""
 
     models: Annotated[
         Names, Option("NAME[,NAME...], FILE.py:FACTORY, MODULE:FACTORY or SOURCE:NAME", flags=("--model", "--models"))

@@ -60,10 +60,8 @@ class SamplingPlan:
 
     @property
     def rounds_may_end_early(self) -> bool:
-        """True where a cell whose gap to the fastest is clear needs only half of the rounds.
-
-        That is not so where a single gap does not decide, where builds are compared, and for required percentiles.
-        """
+        """True where a cell whose gap to the fastest is clear needs only half of the rounds: not where a single gap
+        does not decide, where builds are compared, and for required percentiles."""
         return self.races and self.builds == 1 and not self.wanted_calls
 
     @classmethod
@@ -76,16 +74,13 @@ class SamplingPlan:
         builds: int = 1,
         budget_s: float = math.inf,
     ) -> SamplingPlan:
-        """Return a plan that samples each cell for `seconds` over all its processes, and for 100 calls over three.
-
-        One or two processes take their share of what three would take.
-        `--processes` applies to every cell. Without it, clear losers stop early.
-        More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
-        """
+        """Return a plan that samples each cell for `seconds` over all its processes, and for 100 calls over three. With
+        `processes`, that number applies to every cell; without it, clear losers stop early."""
         # two processes of each build, so that builds can be told from processes
         usual_processes = max(MIN_PROCESSES, 2 * builds if builds > 1 else 1)
         races, processes = processes is None, processes or usual_processes
         seconds_of_process = seconds / max(processes, MIN_PROCESSES)
+        # more time is spent on more rounds: a round is one piece of evidence, however long it is
         rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds_of_process / MAX_BURST_S))
         return cls(
             processes=processes,

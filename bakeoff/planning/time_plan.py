@@ -64,11 +64,8 @@ USUAL_S = {PlanStep.GROUNDWORK: 2.0, PlanStep.START: 2.0, PlanStep.FINISH: 0.5, 
 
 
 class TimePlan:
-    """Knows which steps lie ahead of each contest, estimates their seconds, and shares a budget among contests.
-
-    Cells are told apart by their label. A step is estimated by the mean of what it took for this label in this run. One
-    that was not seen yet gets the usual time of its backend, multiplied by how far the others were from theirs.
-    """
+    """Knows which steps lie ahead of each contest, estimates their seconds from its own run or from what backends
+    usually take, and shares a budget among contests. Cells are told apart by their label."""
 
     def __init__(self, sampling: SamplingPlan, budget_ends_s: float = math.inf, load: LoadPlan | None = None) -> None:
         self.budget_ends_s = budget_ends_s
@@ -88,10 +85,8 @@ class TimePlan:
         self._seen: dict[tuple[PlanStep, str], list[float]] = {}
 
     def expect(self, contest_id: str, labels: Sequence[str], processes: int, evaluates: bool = False) -> None:
-        """Expect a contest of these cells, each of which is built and then measured in so many processes.
-
-        With `evaluates`, the user's own metric is computed for the reference and for each build.
-        """
+        """Expect a contest of these cells, each of which is built and then measured in so many processes. With
+        `evaluates`, the user's own metric is computed for the reference and for each build."""
         steps = Counter({(PlanStep.GROUNDWORK, ""): 1} if labels else {})
         if labels and evaluates:
             steps |= Counter((PlanStep.EVALUATE, label) for label in ("", *labels))
@@ -172,11 +167,8 @@ class TimePlan:
         return sum(self._estimate(step, label) for label in labels)
 
     def lack(self, labels: Sequence[str], now_s: float) -> str:
-        """Say how much longer a budget must be for one process of each of the two cells that take the least time.
-
-        Eager is one of them, where it is among these cells of the contest that was begun last. Say nothing where other
-        contests lie ahead, which would share that time.
-        """
+        """Say how much longer a budget must be for one process each of the two cells that take the least time, one of
+        them eager if it is there. Say nothing where other contests lie ahead, which share that time."""
         if len(self._ahead) > 1:
             return ""
         quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
@@ -213,11 +205,8 @@ class TimePlan:
         return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
-        """Return True when this cell would be built in time.
-
-        The first two of a contest are tried in any case, because one alone ranks nothing. So is one that is expected to
-        take no time.
-        """
+        """Return True when this cell would be built in time, or if it is one of the first two of a contest, because one
+        alone ranks nothing, or if it is expected to take no time."""
         takes_time = len(alive) > 1 and self._ahead[self._contest_id][PlanStep.BUILD, label]
         return now_s + (self._estimate(PlanStep.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
@@ -263,10 +252,8 @@ def likely_to_run(cells: Iterable[Cell]) -> list[str]:
 
 
 def _is_likely_to_run(cell: Cell) -> bool:
-    """Return False if the backend cannot run on the device, or if this interpreter lacks its module.
-
-    Another environment is not looked into.
-    """
+    """Return False if the backend cannot run on the device, or if this interpreter lacks its module. Another
+    environment is not looked into."""
     backend = backends.create(cell.backend)
     if cell.device.kind not in backend.devices:
         return False

@@ -15,11 +15,8 @@ class Artifacts:
         self._limit_bytes = limit_bytes
 
     def keep(self, cell_id: str, built: Path) -> str:
-        """Keep the files of the folder `built` in the cell's own, and return its path within the run's folder.
-
-        What begins with a dot is a note for later processes, and no part of the artefact. Return an empty string if
-        nothing was built. Raises ArtifactTooLarge where it is. The folder appears whole or not at all.
-        """
+        """Keep the files of the folder `built` in the cell's own, and return its path within the run's folder, or an
+        empty string if nothing was built. Raise ArtifactTooLarge where it is."""
         kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
         self.remove(cell_id)
         shutil.rmtree(partial, ignore_errors=True)
@@ -28,6 +25,7 @@ class Artifacts:
             return ""
         if folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
             raise ArtifactTooLarge(size_bytes)
+        # what begins with a dot is a note for later processes; the folder appears whole or not at all
         shutil.copytree(built, partial, ignore=shutil.ignore_patterns(".*"), copy_function=_link)
         partial.rename(kept)
         return f"{FOLDER}/{cell_id}"

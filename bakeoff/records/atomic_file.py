@@ -9,10 +9,8 @@ from typing import IO
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Write `text` in UTF-8 to `path`, and return `path`. The folder must exist.
-
-    A reader sees either the old file or the whole new one, even if this process is killed. An OSError names `path`.
-    """
+    """Write `text` in UTF-8 to `path`, whose folder must exist, and return `path`. A reader sees the old file or the
+    whole new one, even if this process is killed. An OSError names `path`."""
     temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with open(temporary, "x", encoding="utf-8", newline="\n") as file:
@@ -29,11 +27,8 @@ def write_atomically(path: Path, text: str) -> Path:
 
 
 def locked(path: Path) -> IO[bytes] | None:
-    """Lock a file, which is made, until the returned file is closed or this process has ended, however that comes.
-
-    Return None where another process holds it or has removed it meanwhile, or on a platform without such locks. Raises
-    OSError where it cannot be made.
-    """
+    """Lock a file, which is made, until the returned file is closed or this process ends. Return None where another
+    process holds it, or on a platform without such locks. Raise OSError where it cannot be made."""
     if sys.platform == "win32":
         return None
     import fcntl
@@ -41,6 +36,7 @@ def locked(path: Path) -> IO[bytes] | None:
     lock = path.open("ab")
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # another process may have removed the file meanwhile
         if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
             return lock
     lock.close()

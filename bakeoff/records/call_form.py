@@ -112,10 +112,8 @@ def _place_of(kind: type) -> str:
 def form_of_call(
     function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], is_tensor: IsTensor
 ) -> CallForm:
-    """Return the form of a call of `function`, and the tensors in its arguments in the order of their numbers.
-
-    Raise HasNoForm for arguments that cannot be taken apart.
-    """
+    """Return the form of a call of `function`, and the tensors in its arguments in the order of their numbers. Raise
+    HasNoForm for arguments that cannot be taken apart."""
     describer = Describer(is_tensor)
     form = {
         "parameters": parameters_of(function),
@@ -174,10 +172,8 @@ Make = Callable[[Leaves], Any]
 
 
 def maker(form: Form) -> Make:
-    """Return a function that makes the value of this form from flat tensors.
-
-    A class that cannot be imported here is replaced by `Fields`. Raise HasNoForm for what only has a text.
-    """
+    """Return a function that makes the value of this form from flat tensors. A class that cannot be imported here is
+    replaced by `Fields`. Raise HasNoForm for what only has a text."""
     match form:
         case {"tensor": number}:
             return lambda leaves: leaves[number]
@@ -248,10 +244,8 @@ Take = Callable[[Any, list[Any]], None]
 
 
 def taker(form: Form, name: str) -> Take:
-    """Return a function that puts the tensors of a value of this form into a list, each at its number.
-
-    The function raises NotServed for a value of another form. `name` says where the value stands.
-    """
+    """Return a function that puts the tensors of a value of this form into a list, each at its number. It raises
+    NotServed for a value of another form. `name` says where the value stands."""
     if TENSOR in form:
         number = form[TENSOR]
 

@@ -16,10 +16,8 @@ def checkout() -> Path | None:
 
 
 def requirements() -> list[str]:
-    """Return what this package and its extras require. A checkout that is not installed has it in pyproject.toml alone.
-
-    An image that copies this package alone says nothing about it.
-    """
+    """Return what this package and its extras require: a checkout that is not installed has it in pyproject.toml alone,
+    and an image that copies this package alone says nothing."""
     if root := checkout():
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = project["optional-dependencies"].values()
@@ -37,11 +35,8 @@ def digests(others: Iterable[Path] = ()) -> list[str]:
 
 
 def import_statement() -> str:
-    """Return a line of Python that imports `bakeoff` from here.
-
-    The search path does not change. So an environment with other versions of a library keeps its own, and a user's
-    folder `models/` has no rival.
-    """
+    """Return a line of Python that imports `bakeoff` from here without changing the search path, so that an environment
+    keeps its own libraries, and a user's folder `models/` has no rival."""
     return (
         "import sys, importlib.util as u;"
         f"s = u.spec_from_file_location('bakeoff', {str(PACKAGE / '__init__.py')!r});"

@@ -11,11 +11,7 @@ def plug_ins(group: str) -> dict[str, str]:
 
 
 def versions() -> tuple[str, ...]:
-    """Return a line for each installed distribution, with its name and version, in alphabetical order.
-
-    One that was installed from a folder or a repository may change without another version. Its list of files, which
-    holds digests of them, is in its line.
-    """
+    """Return a line for each installed distribution, with its name and version, in alphabetical order."""
     return _versions(tuple(sys.path))
 
 
@@ -29,6 +25,7 @@ def _versions(search_path: tuple[str, ...]) -> tuple[str, ...]:
     lines = set()
     for distribution in metadata.distributions():
         described = distribution.metadata  # `name` and `version` would parse it twice
+        # what was installed from a folder or a repository may change in one version: RECORD has digests of its files
         files = distribution.read_text("RECORD") if distribution.read_text("direct_url.json") else ""
         lines.add(f"{described['Name']} {described['Version']} {files}\n")
     return tuple(sorted(lines))

@@ -66,9 +66,8 @@ class Precision(StrEnum):
 
     @property
     def max_relative_rmse(self) -> float:
-        """The largest RMSE relative to the reference's root mean square. For int8 and fp8 that is noise of a tenth of
-        the signal's power (10 dB). All zeros would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of
-        one or two layers, and weights of 8 bits alone must keep them."""
+        """The largest RMSE relative to the reference's root mean square, at which all zeros would be 1. For int8 and
+        fp8 it is noise of a tenth of the signal's power (10 dB)."""
         return _TABLE[self].max_relative_rmse
 
     @property
@@ -129,6 +128,7 @@ _TABLE = {
     Precision.FP16: _Row("float16", 1e-3, 3.0, math.inf),
     Precision.INT8: _Row("float32", 1.6e-2, 3.0, 10**-0.5, "", 1),
     Precision.FP8: _Row("bfloat16", 1.25e-1, 3.0, 10**-0.5, "float8 products are done by" + ONLY_NVIDIA, 1),
+    # weights of 8 bits alone must keep 20 dB, as torchao's own tests ask of one or two layers
     Precision.W8A16: _Row("bfloat16", 1.6e-2, 3.0, 0.1, "", 1, Precision.BF16),
     Precision.W4A16: _Row("bfloat16", 1.25e-1, 3.0, 10**-0.5, "", 0.5 + 2 / GROUP_WEIGHTS, Precision.BF16),
     Precision.W8A32: _Row("float32", 1.6e-2, 3.0, 0.1, "", 1, Precision.FP32),

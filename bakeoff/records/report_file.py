@@ -28,12 +28,8 @@ def has_report(folder: Path) -> bool:
 
 
 def read(path: Path, with_samples: bool = True) -> Report:
-    """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
-
-    Without samples, hundreds of reports fit into memory: bursts and the ends of logs are left out.
-    One of a newer minor version is read without the fields that we do not know.
-    Raises UsageError, in one line, if there is no report or it is not valid.
-    """
+    """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one. Without samples, hundreds
+    of them fit into memory. Raise UsageError, in one line, if there is none or it is not valid."""
     file = path / REPORT_JSON if path.is_dir() else path
     packed = file.with_name(f"{file.name}.gz")
     if path.is_dir() and packed.exists() and not file.exists():

@@ -118,10 +118,8 @@ class Cell(Frozen):
 
     @property
     def label(self) -> str:
-        """The name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`.
-
-        Where a contest is across precisions, the cell's own is part of it: `onnx int8`.
-        """
+        """The name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`. Where a contest
+        is across precisions, the cell's own is part of it: `onnx int8`."""
         name = f"{self.configuration}[dynamic]" if self.dynamic else self.configuration
         return f"{name} {self.precision}" if self.compared else name
 

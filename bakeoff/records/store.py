@@ -141,10 +141,8 @@ class Store:
     def create(
         cls, root: Path, request: Frozen, planned: Sequence[str], command: str, ahead: Sequence[Record] = ()
     ) -> Store:
-        """Begin a new run in `root`, wholly or not at all. Raises what `check` raises.
-
-        Of a cell that has no numbers yet, a report has the record that is in `ahead`.
-        """
+        """Begin a new run in `root`, wholly or not at all. Raise what `check` raises. Of a cell that has no numbers
+        yet, a report has the record that is in `ahead`."""
         is_new = not root.exists()
         cls.check(root)
         plan = {
@@ -248,11 +246,8 @@ class Store:
         self.forget_builds(cell_ids)
 
     def builds(self, build_id: str) -> Path:
-        """Return the folder for what the workers of a cell share: its artefact and its caches. Cells that are served
-        by one dynamic build share it, too.
-
-        It is resolved, because some compilers would take a path through a link for another one.
-        """
+        """Return the folder for what the workers of a cell, and cells served by one dynamic build, share: its artefact
+        and its caches. It is resolved, because some compilers take a path through a link for another one."""
         return self.root.resolve() / "builds" / build_id
 
     def forget_builds(self, build_ids: Iterable[str]) -> None:
@@ -276,10 +271,8 @@ class Store:
         return build if build.folder == str(folder) else None
 
     def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
-        """Return the records so far of these cells, or of all of them in the order planned.
-
-        A cell that has not ended has the record that was kept last.
-        """
+        """Return the records so far of these cells, or of all of them in the order planned. A cell that has not ended
+        has the record that was kept last."""
         records = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
         for path in self.root.glob("so_far/*.json"):
             records |= {record.cell.id: record for record in ContestSoFar.model_validate_json(path.read_text()).records}

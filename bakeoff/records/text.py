@@ -106,18 +106,14 @@ def spell_interval(low: float, high: float, write: Callable[[float], str]) -> st
 
 
 def is_unknown(low: float, high: float, write: Callable[[float], str]) -> bool:
-    """Return True for an interval so wide that its ends say nothing.
-
-    A ratio's interval is never unknown: its lower end says how much faster a build is at least.
-    """
+    """Return True for an interval so wide that its ends say nothing. A ratio's interval is never unknown: its lower end
+    says how much faster a build is at least."""
     return write is not spell_ratio and 0 < low * WIDEST < high
 
 
 def again(commands: str) -> list[str]:
-    """Return the commands of a run, one on each line, as they can be typed again: none overwrites what the run wrote.
-
-    A folder that was named becomes `FOLDER-again`. Files, `--json` and `--quiet` are left out.
-    """
+    """Return the commands of a run, one on each line, so that none overwrites what the run wrote. A folder that was
+    named becomes `FOLDER-again`. Files, `--json` and `--quiet` are left out."""
     lines = [line for line in visible(commands).splitlines() if line.strip()]
     for option in ("--junit", "--summary"):
         lines = [with_option(line, option) for line in lines]

@@ -56,10 +56,8 @@ def said(answer: Answer, value: str, *kept: str, sure: str = "") -> str:
 
 
 def sentence(answer: Answer, value: str, sure: str, is_busy: bool = False) -> str:
-    """Say an answer as a sentence: `onnx wins at 0.95 ms, 1.83x as fast as eager and 1.2x as fast as openvino`.
-
-    Where several may win, it says how far apart they are, unless the machine was busy: then that is of waiting.
-    """
+    """Say an answer as a sentence: `onnx wins at 0.95 ms, 1.83x as fast as eager and 1.2x as fast as openvino`. Where
+    several may win, it says how far apart they are, but not on a busy machine."""
     best, certainty = answer.best, answer.certainty
     if best is None:
         return sure
@@ -97,10 +95,8 @@ def named(answer: Answer) -> str:
 
 
 def gain(answer: Answer) -> str:
-    """Return `1.59x eager`, or that it is faster than eager where the ends are far apart.
-
-    Generations are ranked by their whole time, with that of the prompt. So is their speed-up, which says it.
-    """
+    """Return `1.59x eager`, or that it is faster than eager where the ends are far apart. The speed-up of generations
+    is of their whole time, with that of the prompt."""
     if answer.gain is None:
         return NONE
     of = "whole generations " if answer.question is Question.GENERATION else ""
@@ -108,11 +104,8 @@ def gain(answer: Answer) -> str:
 
 
 def how_sure(answer: Answer, doubts: Sequence[Doubt] = (), alone: str = "could be ranked") -> str:
-    """Say in a few words how sure it is who is best: `sure winner`, `tie`, `but the machine was busy`.
-
-    A speed-up over the baseline beside it has an interval of its own, which may be wide. `doubts` are all that are
-    known. `alone` says why there is only one cell.
-    """
+    """Say in a few words how sure it is who is best: `sure winner`, `tie`, `but the machine was busy`. `doubts` are all
+    that are known. `alone` says why there is only one cell."""
     match answer.certainty:
         case Certainty.NOTHING:
             return "nothing could be ranked"

@@ -85,10 +85,8 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
 
 
 def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Column[ContestJudgement]]:
-    """Return the columns of the table of winners, which has a row for each contest.
-
-    The names of the first `linked` contests lead to their sections.
-    """
+    """Return the columns of the table of winners, which has a row for each contest. The names of the first `linked`
+    contests lead to their sections."""
     name_of = dict(zip(map(id, contests), sentences.names(contests), strict=True))
     anchor_of = {id(contest): f"#{anchor(number)}" for number, contest in enumerate(contests[:linked], 1)}
 

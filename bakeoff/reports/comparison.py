@@ -105,9 +105,7 @@ def _between(
     mark: Callable[[Record], str] = lambda record: "",
 ) -> Column[CellChange]:
     """Return a column of `0.9 → 1.2`, or of one number where both runs have the same; the page sorts by the new one.
-
-    `mark` says what a number of a record has of its own.
-    """
+    `mark` says what a number of a record has of its own."""
 
     def text(change: CellChange) -> str:
         known = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]

@@ -48,13 +48,8 @@ def tell(
     summary: Path | None = None,
     is_kept: bool = True,
 ) -> Judgement:
-    """Write the report into `folder`, say what came out, say where it is, and return what it means.
-
-    For CI, `junit` is a file for JUnit's XML, and `summary` one for a summary in Markdown. A report that is not kept
-    answers a question, and leaves the files in `folder` as they are.
-
-    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
-    """
+    """Write the report into `folder`, say what came out and where it is, and return what it means. `junit` and
+    `summary` are files for CI. A report that is not kept leaves the files in `folder` as they are."""
     from bakeoff.judging.judgement import judge
     from bakeoff.records import report_file
     from bakeoff.reports import sentences
@@ -63,6 +58,7 @@ def tell(
     kept = [each if (folder / each.artifact).exists() else without_artifact(each) for each in report.records]
     judgement = judge(report.model_copy(update={"records": kept}))
     if is_kept:
+        # the numbers are on disk before anything is said
         report_file.write_json(sentences.with_verdicts(judgement), folder)
     write_for_ci(judgement, junit, summary)
     _tell(judgement, folder, quiet, console, is_kept)
@@ -71,20 +67,16 @@ def tell(
 
 @contextlib.contextmanager
 def written_to_the_end() -> Iterator[list[int]]:
-    """Let the first SIGINT or SIGTERM inside of the block pass. A second one raises KeyboardInterrupt.
-
-    One that passes changes nothing, the exit status included. The yielded list gets the number of the first.
-    """
+    """Let the first SIGINT or SIGTERM inside of the block pass, without any effect on the exit status. A second one
+    raises KeyboardInterrupt. The yielded list gets the number of the first."""
     with _signals_answered_by(_pass) as numbers:
         yield numbers
 
 
 @contextlib.contextmanager
 def measured_to_the_end() -> Iterator[None]:
-    """Have the first SIGINT or SIGTERM raise KeyboardInterrupt, which ends the measuring, and let the second one pass.
-
-    It comes while workers are ended and what was measured is kept. The third raises KeyboardInterrupt again.
-    """
+    """Have the first SIGINT or SIGTERM raise KeyboardInterrupt, which ends the measuring, and let the second one pass,
+    while workers end and results are kept. The third raises it again."""
     with _signals_answered_by(_end, _pass):
         yield
 
@@ -100,10 +92,8 @@ def _pass(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def _signals_answered_by(*handlers: Callable[[int, FrameType | None], Any]) -> Iterator[list[int]]:
-    """Answer the first SIGINT or SIGTERM by the first of these handlers, and so on, and later ones as Python does.
-
-    Signals are left alone in a thread, where Python does not allow handlers. The yielded list gets their numbers.
-    """
+    """Answer the first SIGINT or SIGTERM by the first of these handlers, and so on, and later ones as Python does. The
+    yielded list gets their numbers. Outside of the main thread, it does nothing."""
     numbers: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield numbers

@@ -38,10 +38,8 @@ def _why_left_out(cell: CellJudgement) -> str:
 
 
 def doubt_of(leg: Leg) -> str:
-    """Return ` (or eager: not established)` if others may cost as little on that leg, or nothing.
-
-    If its own crossing is not established, that alone is said.
-    """
+    """Return ` (or eager: not established)` if others may cost as little on that leg, or if its own crossing is not
+    established, and nothing otherwise."""
     if leg.crossing and not leg.crossing.is_established:
         return f" ({NOT_ESTABLISHED})"
     rivals = [line.label for line in leg.rivals]
@@ -49,10 +47,8 @@ def doubt_of(leg: Leg) -> str:
 
 
 def table(contest: ContestJudgement) -> Table[Any] | None:
-    """Return the table of costs: a row for each number of calls, a column for each cell that ever costs least.
-
-    The baseline has a column, too, if it may win. There is no table where nothing was measured.
-    """
+    """Return the table of costs: a row for each number of calls, a column for each cell that ever costs least, and for
+    a baseline that may win. Return None where nothing was measured."""
     starts = _starts(contest)
     if not starts:
         return None

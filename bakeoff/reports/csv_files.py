@@ -170,13 +170,8 @@ GIGABYTE = 1e9
 
 
 def dynamo_rows(judgement: Judgement) -> list[Row]:
-    """Return the rows of `dynamo.csv`, whose first columns are those of pytorch/pytorch, benchmarks/dynamo.
-
-    That suite writes a file for each compiler, and its accuracy to another file: here `compiler` tells them apart. As
-    there, `speedup` is over eager, latencies are in ms, compiling in seconds and memory in gigabytes,
-    `compression_ratio` is eager's memory over the backend's, and a cell that failed has zeros. What was never tried has
-    no row.
-    """
+    """Return the rows of `dynamo.csv`, whose first columns and units are those of pytorch/pytorch, benchmarks/dynamo.
+    `speedup` is over eager, and a cell that failed has zeros. What was never tried has no row."""
     return [
         _dynamo_row(contest, cell)
         for suite in judgement.suites

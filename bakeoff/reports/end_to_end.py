@@ -11,10 +11,8 @@ from bakeoff.reports.tables import Column, Table
 
 
 def brief(contest: ContestJudgement) -> str:
-    """Return `whole requests: onnx or eager, 21.40 ms (93 % of it before()), tie`, or nothing without stages.
-
-    There is nothing to add to rates under load, which are of whole requests.
-    """
+    """Return `whole requests: onnx or eager, 21.40 ms (93 % of it before()), tie`, or nothing without stages, and for
+    rates under load, which are of whole requests."""
     judged = contest.end_to_end
     if judged is None or contest.load:
         return ""

@@ -230,11 +230,8 @@ def accept_command(wrong: Sequence[CellJudgement], folder: str) -> str:
 def export_command(
     contest: ContestJudgement, folder: str, contests: Sequence[ContestJudgement], is_kept: bool = True
 ) -> str:
-    """Return the command that makes a folder of the best cell that can be exported, or nothing if there is none.
-
-    Its label is enough in a report with one contest. In others, a contest's model or id stands for its winner, and
-    each has a folder of its own. The winner of an answer that is not kept is named by its own id.
-    """
+    """Return the command that makes a folder of the best cell that can be exported, or nothing if there is none. It
+    names the cell by as little as tells it apart, and each contest has a folder of its own."""
     best = exported(contest)
     if best is None or not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
         return ""
@@ -248,10 +245,8 @@ def export_command(
 
 
 def exported(contest: ContestJudgement) -> CellJudgement | None:
-    """Return the best cell, or where nothing loads what it builds the best of the others, ranked before the baseline.
-
-    There is none in an undecided contest.
-    """
+    """Return the best cell, or where nothing loads what it builds, the best of the others that ranks before the
+    baseline. There is none in an undecided contest."""
     best = _best(contest)
     if best is None or contest.answer.certainty is Certainty.OPEN or not best.record.no_export:
         return None if contest.answer.certainty is Certainty.OPEN else best
@@ -260,10 +255,8 @@ def exported(contest: ContestJudgement) -> CellJudgement | None:
 
 
 def not_tried(judgement: Judgement) -> str:
-    """Say how many backends, and which, cannot run here, and what `best` left out and why. Or nothing.
-
-    A backend that was named keeps its row, with its reason, and is not counted.
-    """
+    """Say how many backends, and which, cannot run here, and what `best` left out and why, or nothing. A backend that
+    was named keeps its row, with its reason, and is not counted."""
     shown = {cell.label for contest in judgement.contests for cell in contest.shown}
     absent = dict.fromkeys(cell.label for cell in _left_out(judgement, CANNOT_RUN))
     by_place = {

@@ -19,10 +19,8 @@ def candidates(contest: ContestJudgement) -> str:
 
 
 def value(contest: ContestJudgement) -> str:
-    """Return how good the best one is: `0.0343 ms`, `15,177 requests/s at p99 < 5 ms`, `1.2 s for 1,000 calls`.
-
-    Where several may be the best, their rates can be far apart: `15,177 requests/s (onnx)`.
-    """
+    """Return how good the best one is: `0.0343 ms`, `15,177 requests/s at p99 < 5 ms`, `1.2 s for 1,000 calls`. Where
+    several may be the best, it names one: `15,177 requests/s (onnx)`."""
     asked = contest.answer
     if asked.value is None:
         return NONE

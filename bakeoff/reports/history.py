@@ -26,11 +26,8 @@ RUNS_SHOWN = 6
 
 
 def write(folder: Path, out: Path) -> tuple[History, Path]:
-    """Read every report below `folder`, and write `history.md` and its figure into the folder `out`.
-
-    Return the history and the path of `history.md`. Raises UsageError if there is no folder, no report in it, or if a
-    file of this name is no history, or one without any of these runs.
-    """
+    """Write `history.md` and its figure from all reports below `folder` into `out`, and return the history and the
+    file. Raise UsageError if there is no report, or if the file there is no history of any of these runs."""
     page, history = out / HISTORY_MD, read(folder)
     before = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
     if before and not before.startswith(f"# {HISTORY}"):
@@ -43,10 +40,8 @@ def write(folder: Path, out: Path) -> tuple[History, Path]:
 
 
 def read(folder: Path) -> History:
-    """Return the reports below `folder` in the order of time. Those that cannot be read are named as skipped.
-
-    Raises UsageError if there is no folder, or no report in it that can be read.
-    """
+    """Return the reports below `folder` in the order of time. Those that cannot be read are named as skipped. Raise
+    UsageError if there is no folder, or no report in it that can be read."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder: give one that holds runs, such as results")
     dated: dict[tuple[datetime, str], Report] = {}

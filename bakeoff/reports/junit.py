@@ -24,10 +24,8 @@ Case = tuple[ElementTree.Element, Cell, Record | None]
 
 
 def of_run(judgement: Judgement) -> str:
-    """Return the cells of a run, and the answer of each contest as a property of its suite.
-
-    A cell that was not measured is skipped, unless it was asked for by name.
-    """
+    """Return the cells of a run, and the answer of each contest as a property of its suite. A cell that was not
+    measured is skipped, unless it was asked for by name."""
     report = judgement.report
     answers = {contest.contest_id: headline.line(contest) for contest in judgement.contests}
     return _document(report, [(_case_of(record), record.cell, record) for record in report.records], answers)
@@ -93,10 +91,8 @@ def _document(report: Report, cases: Iterable[Case], answers: Mapping[str, str] 
 
 
 def _elapsed_s(records: Iterable[Record]) -> float:
-    """Return the seconds in which at least one of these cells was measured: those of a contest share its rounds.
-
-    A beginning is known to the second.
-    """
+    """Return the seconds in which at least one of these cells was measured: those of a contest share its rounds. The
+    beginning of a cell is known to the second."""
     spans, longest_s = [], 0.0
     for record in records:
         longest_s = max(longest_s, record.elapsed_s)

@@ -29,12 +29,8 @@ LEAST_RANGE_S, LEAST_RANGE_SHARE = 3.0, 0.1
 
 
 class LiveTable:
-    """Shows what a run is doing, with one line per cell. Use it as a context manager; call its methods in any order.
-
-    It starts no thread, since a busy parent disturbs the process that is measured: the table is drawn only when a
-    method is called, and at most every `REFRESH_EVERY_S`. If the console is not a terminal, it prints a line for each
-    cell that is ready or failed, and for each contest that was decided. With `quiet` it prints nothing.
-    """
+    """Shows what a run is doing, with one line per cell, or for a console that is no terminal, a line for each event.
+    Use it as a context manager; call its methods in any order. With `quiet` it prints nothing."""
 
     def __init__(
         self,
@@ -59,6 +55,7 @@ class LiveTable:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
+            # no thread refreshes it, since a busy parent disturbs the process that is measured
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
         return self

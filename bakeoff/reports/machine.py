@@ -93,10 +93,8 @@ def devices(report: Report) -> str:
 
 
 def tensor_core_rates(contest: ContestJudgement) -> str:
-    """Compare the nominal rate of the tensor cores with what a large product and the best cell reach.
-
-    Return nothing if the rate is not known, or if the contest is bound by memory, so that no cell can come near it.
-    """
+    """Compare the nominal rate of the tensor cores with what a large product and the best cell reach. Return nothing if
+    the rate is not known, or if the contest is bound by memory."""
     roofline, best = contest.roofline, contest.best
     if roofline is None or roofline.tensor_cores is None or roofline.bound != "compute":
         return ""

@@ -65,10 +65,8 @@ def ratio_interval(ends: Interval | None) -> str:
 
 
 def times(of: Ratio) -> str:
-    """Return `1.59x`, `2.8x to 17x`, or `?x` where the two cannot be told apart at all.
-
-    What only a few calls of a busy machine say is `about 4.8x`.
-    """
+    """Return `1.59x`, `2.8x to 17x`, or `?x` where the two cannot be told apart at all, and `about 4.8x` for what only
+    a few calls of a busy machine say."""
     ends = of.ci95
     if of.is_of_busy_machine:
         return f"about {ratio(of.value)}x" if of.is_told else UNKNOWN

@@ -65,11 +65,9 @@ def whole_page(template: str, palette: Palette, blocks: Sequence[Block] | None =
 
 
 def _render(template: str, palette: Palette, blocks: Sequence[Block] | None, surface: Surface, **values: Any) -> str:
-    """Fill a template, whose tables have the columns of `surface`.
-
-    There is no marker on a page without charts: matplotlib, which draws them, takes a second to import.
-    """
+    """Fill a template, whose tables have the columns of `surface`."""
     has_markers = blocks is None or any(isinstance(block, Charts) and block.charts for block in inside(blocks))
+    # a page without charts needs no markers: matplotlib, which draws them, takes a second to import
     labels = palette.labels if has_markers else []
     return (
         _environment()

@@ -221,10 +221,8 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
 
 
 def not_reached(judgement: Judgement) -> list[str]:
-    """Name the cells that the run had no time for, because its budget was over or it was interrupted.
-
-    Where there are several contests, that of a cell stands beside its label.
-    """
+    """Name the cells that the run had no time for, because its budget was over or it was interrupted. Where there are
+    several contests, that of a cell stands beside its label."""
     return _labels(judgement, lambda record: record.status is Status.NOT_REACHED)
 
 

@@ -78,10 +78,8 @@ class Site:
 
 
 def write(judgements: Sequence[Judgement], out: Path, card: bool = False) -> Site:
-    """Write the index, a page for each run, and a model card if it is asked for.
-
-    Pages that an earlier site wrote here for other runs are removed. Files of anyone else are left alone.
-    """
+    """Write the index, a page for each run, and a model card if it is asked for. Pages that an earlier site wrote here
+    for other runs are removed, and other files are left alone."""
     names = unique_names(judgement.report.run_id for judgement in judgements)
     runs = [PublishedRun(judgement, f"runs/{name}.html") for judgement, name in zip(judgements, names, strict=True)]
     (out / "runs").mkdir(parents=True, exist_ok=True)

@@ -76,11 +76,8 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True)
 class Table(Block, Generic[T]):
-    """A row for each of `rows`, with the columns that have a value and stand on the surface.
-
-    A table with `details` sorts, filters and unfolds on a page. It filters by `status`, which stands beside the name of
-    a row where it is no column of its own.
-    """
+    """A row for each of `rows`, with the columns that have a value and stand on the surface. A table with `details`
+    sorts, unfolds and filters on a page, by `status` where it is no column of its own."""
 
     columns: Sequence[Column[T]]
     rows: Sequence[T]

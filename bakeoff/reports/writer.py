@@ -24,11 +24,8 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 
 
 def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
-    """Write `cells.csv`, the tables of suites and sweeps, `report.html`, `figures/`, `details.md` and `report.md` into
-    `folder`.
-
-    Return the files by their names within `folder`, such as `figures/latency.svg`.
-    """
+    """Write `cells.csv`, the tables of suites and sweeps, `report.html`, `figures/`, `details.md` and `report.md`.
+    Return the files by their names within `folder`, such as `figures/latency.svg`."""
     tables = {"cells.csv": to_csv(judgement), **suite_tables(judgement), **sweep_tables(judgement)}
     texts = tables | question_tables(judgement) | {"report.html": to_page(judgement, str(folder))}
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
@@ -42,11 +39,8 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
 
 
 def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path | None) -> Path:
-    """Draw the figures of these reports as if they were one, as PNG and SVG, into `folder`, and return it.
-
-    `paths` are where they were read from: without a folder it is `figures/` beside a single one. Raises UsageError
-    where several have no folder, or nothing in them can be drawn.
-    """
+    """Draw the figures of these reports as if they were one, as PNG and SVG, into `folder` or beside a single report,
+    and return that folder. Raise UsageError for several without a folder, and for nothing to draw."""
     if folder is None and len(paths) > 1:
         raise UsageError("--figures of several reports go together: name a folder for them by --out")
     beside = paths[0] if paths[0].is_dir() else paths[0].parent
@@ -57,12 +51,8 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
 
 
 def join(reports: Sequence[Report], folder: Path) -> Report:
-    """Return one report of all records, for `folder`, which is made.
-
-    It has begun when the first of them began. Its environment is the first one's; where others differ, a note says so.
-    Raises UsageError where two of them hold the same contest, since cells of two runs share no rounds; where they were
-    judged by different requirements or numbers of calls; and where the folder is that of a run.
-    """
+    """Return one report of all records, for `folder`, which is made, with notes of environments that differ. Raise
+    UsageError for a folder of a run, for two results of a contest, and for different requirements."""
     if Store.is_run(folder):
         raise UsageError(f"--out {folder}: it holds a run of its own; name another folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -87,10 +87,8 @@ COMPILED = "compiled"
 
 
 def choose(report: Report, name: str | None, with_models: bool = False) -> Record:
-    """Return the record of a cell by its id or label, or of a contest's winner by its model or its id's beginning.
-
-    Without a name it is the winner of the only contest. Raises UsageError, in one line, that says what to name.
-    """
+    """Return the record of a cell by its id or label, or of a contest's winner by its model or its id's beginning; by
+    default that of the only contest. Raise UsageError, in one line, that says what to name."""
     contests = {contest.contest_id: contest for contest in contests_of(report)}
     if not contests:
         raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
@@ -125,12 +123,8 @@ def export(
     with_models: bool = False,
     compiles: bool = True,
 ) -> tuple[Record, Path]:
-    """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the file to start with.
-
-    Only `with_models` is a model exported that was not compiled. What is compiled when it is loaded is loaded once, if
-    it `compiles`, and the folder keeps what was compiled. Raises UsageError where the folder exists and is not empty,
-    or where there is nothing to export.
-    """
+    """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
+    model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
     report = report_at(path)
     run = path if path.is_dir() else path.parent
     record = choose(report, name, with_models)
@@ -161,6 +155,7 @@ def export(
             )
         shutil.copyfile(sample_file(record, run), folder / "sample.npz")
         written = report, record, runtime, sample, folder, artifact
+        # with `compiles`, what is compiled when it is loaded is loaded once, and the folder keeps that
         start = other.write(*written) if other else _write_folder(*written, compiles)
         if out.exists():
             out.rmdir()
@@ -310,10 +305,8 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
 
 
 def keep_programs(report: Report, run: Path, of_all: bool) -> None:
-    """Export now what may win, or all that is right, into the run's folder: nobody can load the model after the run.
-
-    Where that fails, the cell cannot be exported later either, which is told then.
-    """
+    """Export now what may win, or all that is right, into the run's folder: nobody can load the model after the run. A
+    cell for which that fails cannot be exported later, which is reported then."""
     for contest in contests_of(report):
         kept: set[Path] = set()  # several modes of a backend have the same program, and each precision its own
         for cell in (cell for cell in contest.cells if cell.rank is not None or cell.beyond):
@@ -397,10 +390,8 @@ def _thread_safety(record: Record, runtime: Runtime) -> Threads:
 
 
 def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
-    """Return the lines of requirements.txt: the exact versions that the record was measured with.
-
-    A local version, such as torch's `+cpu`, is on no registry: it becomes a comment.
-    """
+    """Return the lines of requirements.txt: the exact versions that the record was measured with. A local version, such
+    as torch's `+cpu`, is on no registry: it becomes a comment."""
     versions = {**report.environment.versions, **record.versions}
     lines = []
     for library in runtime.libraries:

@@ -15,11 +15,8 @@ PARTS = "parts.json"
 
 
 def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str, str]:
-    """Export these cells of each part's run, one for each size, and return why a part could not be.
-
-    `chosen` has for each part the folder of its run and the ids of its cells. What the folder holds is replaced. An
-    interruption leaves a folder that `has_winners` knows to be unfinished.
-    """
+    """Export these cells of each part's run into `folder`, one for each size, and return why a part could not be.
+    `chosen` has for each part the folder of its run and the ids of its cells."""
     shutil.rmtree(folder, ignore_errors=True)
     shipped, left = {}, {}
     for part, (run, cells) in chosen.items():
@@ -32,6 +29,7 @@ def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str
         else:
             shipped[part] = places
     folder.mkdir(parents=True, exist_ok=True)
+    # this comes last, so that `has_winners` knows a folder of an interruption to be unfinished
     (folder / PARTS).write_text(json.dumps(shipped, indent=2) + "\n", encoding="utf-8")
     return left
 
@@ -41,10 +39,8 @@ def has_winners(folder: Path) -> bool:
 
 
 def places_in(folder: Path) -> dict[str, list[str]]:
-    """Return the folders of each part's builds within this folder, the most frequent size first.
-
-    Raises UsageError where `ship` has not finished it.
-    """
+    """Return the folders of each part's builds within this folder, the most frequent size first. Raise UsageError where
+    `ship` has not finished it."""
     try:
         places: dict[str, list[str]] = json.loads((folder / PARTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -14,10 +14,8 @@ from packaging.utils import canonicalize_name
 
 
 def sizes_of(requirements: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of each distribution that these requirements bring, as they are installed here.
-
-    Raises PackageNotFoundError if one of them is not installed. Shared files are counted once.
-    """
+    """Return the bytes of each distribution that these requirements bring, as they are installed here, with shared
+    files counted once. Raise PackageNotFoundError if one of them is not installed."""
     sizes: dict[str, int] = {}
     counted: set[str] = set()
     waiting = [Requirement(line) for line in requirements if line.strip() and not line.startswith("#")]
@@ -40,10 +38,8 @@ def sizes_of(requirements: Iterable[str]) -> dict[str, int]:
 
 
 def make_environment(distributions: Collection[str], folder: Path) -> Path:
-    """Make a virtual environment that has these distributions and no others, as links. Return its interpreter.
-
-    Raises OSError where links are not allowed.
-    """
+    """Make a virtual environment that has these distributions and no others, as links. Return its interpreter. Raise
+    OSError where links are not allowed."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     base = {"base": str(folder), "platbase": str(folder)}
     libraries = Path(sysconfig.get_path("purelib", "venv", base))

@@ -23,10 +23,8 @@ MAX_CELLS_NAMED = 6
 
 
 def find_record(report: Report, name: str) -> Record:
-    """Return the record of the cell with this id or label, or with one that begins so.
-
-    Raises UsageError when no cell or several cells match, and names those that are near or match.
-    """
+    """Return the record of the cell with this id or label, or with one that begins so. Raise UsageError when no cell or
+    several cells match, and name those that are near or match."""
     ids = {record.cell.id: record for record in report.records}
     if name in ids:
         return ids[name]

@@ -85,11 +85,8 @@ class Contender:
 def measure_run(
     path: Path, names: Sequence[str], starts: int, drops_page_cache: bool, progress: Callable[[str], None]
 ) -> Starts:
-    """Start the best two and eager of the run at `path`, or the cells of these names, so many times each.
-
-    What has a program in C++ is also started as such. Raises UsageError if there is nothing to start, or the page cache
-    may not be dropped.
-    """
+    """Start the best two and eager of the run at `path`, or the cells of these names, `starts` times each, and also
+    their programs in C++. Raise UsageError if nothing can start, or the page cache may not be dropped."""
     if starts < LEAST_STARTS:
         raise UsageError(f"--starts {starts}: at least {LEAST_STARTS}, of which a median has an interval")
     if drops_page_cache:
@@ -112,13 +109,8 @@ def measure_run(
 
 
 def add_starts(store: Store, requirements: Requirements, note: Callable[[str], None], ends_s: float) -> None:
-    """Start the contenders of each contest of a run, until `ends_s`, and keep that in their records.
-
-    `note` is told which cells are started.
-
-    They are the best two and eager, or all that may win where the requirements judge starts. A contest that has starts
-    is left alone. An interruption ends it, and the contest that was under way has none.
-    """
+    """Start the contenders of each contest of a run that has no starts yet, until `ends_s`, and keep that in their
+    records. `note` gets a line for each contest. An interruption leaves the contest under way without starts."""
     report = report_of(store)
     waiting = {record.cell.contest_id for record in report.records} - {
         record.cell.contest_id for record in report.records if record.starts
@@ -130,6 +122,7 @@ def add_starts(store: Store, requirements: Requirements, note: Callable[[str], N
             if contest.contest_id not in waiting or not cells:
                 continue
             records = [cell.record for cell in cells]
+            # by default they are the best two and eager
             chosen = records if requirements.judge_starts else _contenders(records)
             labels = ", ".join(record.cell.label for record in chosen)
             note(f"starting {labels} of {contest.title} in {LEAST_STARTS} fresh processes each")
@@ -171,10 +164,8 @@ def measure(
     progress: Callable[[str], None],
     ends_s: float = math.inf,
 ) -> None:
-    """Start every contender once in each turn, in random order. One that fails is not started again.
-
-    After `ends_s` of the monotonic clock no turn begins. Contenders without `starts` turns then say so.
-    """
+    """Start every contender once in each turn, in random order. One that fails is not started again. After `ends_s` of
+    the monotonic clock nothing is started, and a contender without `starts` starts says so."""
     for turn in range(starts):
         for contender in random.sample(contenders, len(contenders)):
             if contender.reason:

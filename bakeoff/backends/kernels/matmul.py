@@ -52,10 +52,8 @@ BLOCK_K_BYTES = 128
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """Prepare the launch for left (m, k) and right (n, k), both contiguous.
-
-    Float8 matrices have scales in `module.scale_left` and `module.scale_right`, and a result of `module.result_type`.
-    """
+    """Prepare the launch for left (m, k) and right (n, k), both contiguous. Float8 matrices have scales in
+    `module.scale_left` and `module.scale_right`, and a result of `module.result_type`."""
     left, right = inputs
     is_scaled = left.element_size() == 1
     result_type: Any = module.result_type if is_scaled else left.dtype

@@ -17,11 +17,8 @@ VARIANTS: tuple[Variant, ...] = tuple(
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """Prepare the launch for queries and keys, both contiguous and of shape (batch, seq, heads, width).
-
-    `module` has the tables `cosines` and `sines` of shape (seq, 1, width). Their second half repeats the first. Raise
-    Unsupported if heads or width are not powers of two.
-    """
+    """Prepare the launch for contiguous queries and keys (batch, seq, heads, width), and the module's tables of shape
+    (seq, 1, width). Raise Unsupported if heads or width are not powers of two."""
     queries, keys = inputs
     batch, seq, heads, width = queries.shape
     if heads & (heads - 1) or width & (width - 1):

@@ -98,10 +98,8 @@ class Loaded(ABC):
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return the outputs of a call, in memory that no later call overwrites.
-
-        On CUDA they are ready on the caller's current stream, and nothing waits for the device.
-        """
+        """Return the outputs of a call, in memory that no later call overwrites. On CUDA they are ready on the caller's
+        current stream, and nothing waits for the device."""
 
     @abstractmethod
     def execution(self) -> Execution:

@@ -73,10 +73,8 @@ def sample_inputs(folder: Path, description: Description) -> list[Any]:
 
 
 def set_process_up(folder: Path, description: Description) -> None:
-    """Give this process the settings of the measurement, and import what the build needs.
-
-    `IMPORT_FIRST` in the environment names modules that register operators of the build.
-    """
+    """Give this process the settings of the measurement, and import what the build needs. `IMPORT_FIRST` in the
+    environment names modules that register operators of the build."""
     settings, device = description["settings"], description["device"]
     if "torch" in description["imports"]:  # which reads variables when it is imported
         os.environ.update(settings["variables"])
@@ -242,10 +240,8 @@ def _in_float64(output: Any, kind: str) -> Any:
 
 
 def median_ms(call: Callable[[int], Call], synchronise: Callable[[], object]) -> float:
-    """Return the median latency of bursts of calls, which `call` gets ready by their numbers.
-
-    Threads are moved between bursts, since threads that nobody moves can lie badly for seconds.
-    """
+    """Return the median latency in ms of bursts of calls, which `call` gets ready by their numbers. Threads are moved
+    between bursts, since they can lie badly for seconds."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     gc.disable()
     try:

@@ -164,10 +164,8 @@ class OnCpu(Loaded):
 
 
 class OnCuda(Loaded):
-    """A session with a CUDA stream of its own.
-
-    With a CUDA graph it replays over fixed buffers, which each call copies its inputs into and its outputs from.
-    """
+    """A session with a CUDA stream of its own. With a CUDA graph, each call copies its inputs into fixed buffers, and
+    its outputs from them."""
 
     takes_arrays = False
 

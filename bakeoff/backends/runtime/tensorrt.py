@@ -34,11 +34,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Manifest:
-    """Facts about an engine that it does not report itself.
-
-    Its tensors have the ONNX graph's names, but not the graph's order (github.com/pytorch/TensorRT, pull 1646).
-    TensorRT before 10 has no int64, so an engine's own type can differ from the graph's.
-    """
+    """Facts that an engine does not report: its tensors lack the ONNX graph's order (pytorch/TensorRT, pull 1646), and
+    before TensorRT 10 an engine has no int64."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -100,10 +97,8 @@ def logger_for(complaints: Complaints) -> trt.ILogger:
 
 
 class Engine:
-    """An engine read from a folder, with the log and the runtime that it needs while it lives.
-
-    Raise BakeoffError or MemoryError, with TensorRT's words, if it cannot be read.
-    """
+    """An engine read from a folder, with the log and the runtime that it needs while it lives. Raise BakeoffError or
+    MemoryError, with TensorRT's words, if it cannot be read."""
 
     def __init__(self, folder: Path, device: str) -> None:
         import tensorrt as trt
@@ -147,12 +142,8 @@ class Engine:
 
 
 class Execution(contract.Execution):
-    """An execution context of an engine, whose inputs and outputs are the memory of torch tensors.
-
-    Inputs are bound where they are. One that TensorRT cannot read there is copied when it is bound: if it is not
-    contiguous or not aligned, or if its type is int64 and the engine has int32. Outputs are allocated once for inputs
-    of one shape.
-    """
+    """An execution context of an engine, whose inputs and outputs are the memory of torch tensors. Inputs that TensorRT
+    cannot read where they are get copied. Outputs are allocated once for inputs of one shape."""
 
     def __init__(self, engine: Engine) -> None:
         import torch

@@ -36,13 +36,10 @@ def load_torchscript(artifact: Artifact) -> Loaded:
 
 
 def open_package(path: object, options: Mapping[str, object], device: torch.device, runners: int = 1) -> Any:
-    """Return the loader of AOTInductor's package, whose `run` takes and returns a list of tensors, as C++ calls it.
-
-    This takes milliseconds. `aoti_load_package` compiles test programs for a warning, 17 s on our H200 machine
-    (https://github.com/pytorch/pytorch/issues/191715).
-    """
+    """Return the loader of AOTInductor's package, whose `run` takes and returns a list of tensors, as C++ calls it."""
     index = -1 if device.type == "cpu" else device.index or 0
     is_single_threaded = bool(options.get("run_single_threaded", False))
+    # `aoti_load_package` compiles test programs for a warning, 17 s on an H200 machine (pytorch issue 191715).
     return torch._C._aoti.AOTIModelPackageLoader(str(path), "model", is_single_threaded, runners, index)
 
 
@@ -61,10 +58,8 @@ def load_aotinductor(artifact: Artifact) -> Loaded:
 
 
 def strides_at(shape: Shape, strides: Shape, of_shape: Shape) -> Shape:
-    """Return the strides of a tensor of this shape in the layout that has these strides at another shape.
-
-    A stride grows with the sizes of the dimensions that lie within it.
-    """
+    """Return the strides of a tensor of this shape in the layout that has these strides at another shape. A stride
+    grows with the sizes of the dimensions within it."""
     dimensions = range(len(shape))
     within = [[inner for inner in dimensions if 0 < strides[inner] < strides[outer]] for outer in dimensions]
     return tuple(
@@ -117,9 +112,7 @@ def load_inductor(artifact: Artifact) -> Loaded:
 
 def bring_compiled(folder: Path) -> str:
     """Put what was compiled elsewhere into Inductor's cache on this machine. Return who compiled it, or nothing.
-
-    `torch.compiler.save_cache_artifacts` leaves the libraries of C++ out, which take most of the time on a CPU.
-    """
+    `torch.compiler.save_cache_artifacts` leaves out the libraries of C++, which take longest on a CPU."""
     from torch._inductor.codecache import cache_dir  # type: ignore[attr-defined]  # it is imported there
 
     if not folder.is_dir():
@@ -193,10 +186,8 @@ def called(
     needs_no_grad: bool = True,
     call_with: CallWith | None = None,
 ) -> Loaded:
-    """Return a function of torch with what its calls need around it. `prepare` is not part of what is measured.
-
-    What is measured is the call that `call_with` returns for prepared inputs: by default, that of the function.
-    """
+    """Return a function of torch with what its calls need around it. Only the call that `call_with` returns for
+    prepared inputs is measured: by default, that of the function."""
     prepare = prepare or _prepare(artifact)
     if artifact.settings["graph"]:
         return Captured(artifact, function, prepare)

@@ -23,11 +23,8 @@ def sample_tensors(artifact: Artifact, device: torch.device | str) -> list[torch
 
 
 class OwnStream:
-    """A stream that waits for the caller's current stream before work, and lets that one wait for it afterwards.
-
-    So inputs may come from any stream, and outputs are ready on the caller's. Memory is allocated and freed on the
-    caller's stream, which waits, so the caching allocator needs to know nothing of this one.
-    """
+    """A stream that waits for the caller's current stream before work, and lets that one wait for it afterwards. Memory
+    belongs to the caller's stream, so the caching allocator needs no record of this one."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -89,9 +89,7 @@ def place_on_x(chart: Chart, value: float) -> float:
 
 def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     """Write all figures that have something to show into `folder` as SVG, also as PNG if asked, and return the files.
-
-    The latencies and speed-ups of a sweep stand in its own figures, so its contests have none of these.
-    """
+    The contests of a sweep have no figures of their own, because the sweep's show them."""
     contests, sweeps = judgement.contests, judgement.sweeps
     palette = Palette(cell.record for contest in contests for cell in contest.cells)
     subjects = findings.subjects(contests)

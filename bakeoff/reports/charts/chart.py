@@ -171,10 +171,8 @@ class Charts(Block):
 
 
 def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 0.06, keep: float = 0.0) -> Axis:
-    """Return an axis that holds the values with room around them. A logarithmic one needs values above 0.
-
-    `keep` is the share of the axis that is left empty below the values.
-    """
+    """Return an axis that holds the values with room around them. A logarithmic one needs values above 0. `keep` is the
+    share of the axis that is left empty below the values."""
     known = list(values)
     low, high = min(known), max(known)
     if is_log:
@@ -188,9 +186,7 @@ def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 
 
 def value_axis(title: str, reached: Sequence[float], log_from: float, keep: float = 0.0) -> Axis:
     """Return an axis from zero, on which a small change looks small, or a logarithmic one for very different values.
-
-    `keep` is the share of the axis that is left empty below the values.
-    """
+    `keep` is the share of the axis that is left empty below the values."""
     if max(reached) > log_from * min(reached) > 0:
         return axis_around(title, reached, is_log=True, keep=keep)
     high = max(reached) * 1.06

@@ -44,10 +44,8 @@ class Look:
 
 
 class Palette:
-    """The looks of all configurations that are drawn together: `palette("inductor/max-autotune")`.
-
-    Configurations are numbered in the order in which they first appear.
-    """
+    """The looks of all configurations that are drawn together, such as `palette("inductor/max-autotune")`, numbered in
+    the order in which they first appear."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         cells = {record.cell.label: record for record in records}

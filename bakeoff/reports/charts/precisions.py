@@ -15,10 +15,8 @@ SMALLEST_ERROR = 1e-12
 
 
 def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw what was asked, such as a latency or a rate, against the user's first metric, or else the error.
-
-    All right cells are there. The stairs are the front of the two; a filled dot may win the contest.
-    """
+    """Draw what was asked, such as a latency or a rate, against the user's first metric, or else the error, for all
+    right cells. The stairs are the front of the two; a filled dot may win the contest."""
     right = [cell for cell in contest.cells if cell.place is not None]
     loss, speed = _metric_of(right) or _errors_of(right), _speeds_of(contest)
     shown = [cell for cell in right if cell.label in loss.values and cell.label in speed.values]

@@ -60,10 +60,8 @@ _PREFIXES = {10.0 ** (3 * place): prefix for place, prefix in enumerate(["", "k"
 
 
 def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw nothing if the model's operations are not known, or if a cell was faster than the ceilings allow.
-
-    Precisions have different ceilings, so that a contest across several has no such chart.
-    """
+    """Draw nothing if the model's operations are not known, if a cell was faster than the ceilings allow, or for a
+    contest across precisions, which have different ceilings."""
     shown = [
         (cell, line, latency.median_ms / 1e3)
         for cell in contest.cells
