@@ -137,14 +137,17 @@ def no_test_is_users() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def restored_path() -> Iterator[None]:
-    """A user's model that is loaded in the tests' own process puts its folder on the search path.
+def restored_process() -> Iterator[None]:
+    """Undo what loading a user's model and beginning a worker leave in the tests' own process.
 
-    Its file gets a name among the modules, too. A file `sparse.py` would be taken for the library of that name.
+    The model's folder is on the search path, and its file has a name among the modules: `sparse.py` would be taken for
+    the library of that name. PyTorch's fast path may be off.
     """
     before = list(sys.path)
     yield
     sys.path[:] = before
+    if torch := sys.modules.get("torch"):
+        torch.backends.mha.set_fastpath_enabled(True)
     if importing := sys.modules.get("bakeoff.models.importing"):
         for name in importing.names.values():
             sys.modules.pop(name, None)
@@ -170,14 +173,6 @@ def shared_servers() -> Iterator[Callable[..., Launcher]]:
     """Runs in the tests' own process borrow their fork servers, so that few of them import torch."""
     with lent_servers() as start_new:
         yield start_new
-
-
-@pytest.fixture(autouse=True)
-def fast_path() -> Iterator[None]:
-    """A worker that begins in the tests' own process may have switched PyTorch's fast path off."""
-    yield
-    if torch := sys.modules.get("torch"):
-        torch.backends.mha.set_fastpath_enabled(True)
 
 
 @pytest.fixture

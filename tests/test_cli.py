@@ -409,19 +409,10 @@ def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "mine.py").write_text(BLOCKING)
     (tmp_path / "block").touch()
     (tmp_path / "temp").mkdir()
-    arguments = ["--model", "mine.py:factory", "--set", "batch=1,2", "--backends", "null,null/again", "--out", "run"]
+    measured = ("--model", "mine.py:factory", "--set", "batch=1,2", "--backends", "null,null/again", "--out", "run")
+    brief = ("--devices", "cpu", "--min-time", "0.02", "--processes", "2")
     process = subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / "runner.py"),
-            *arguments,
-            "--devices",
-            "cpu",
-            "--min-time",
-            "0.02",
-            "--processes",
-            "2",
-        ],
+        [sys.executable, ROOT / "runner.py", *measured, *brief],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
         stdout=subprocess.PIPE,
