@@ -22,7 +22,6 @@ from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.records.schema import Ceilings, Cell
-from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
 CHECKOUT = ("tests.", "benchmarks.", "plugins.", "bakeoff_hotpath", "scripted_backends")
@@ -128,6 +127,8 @@ def frozen_libraries(unfrozen_at_the_end: None) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def no_test_is_users() -> Iterator[None]:
     """Leave out the modules of the checkout, which would count as the user's: to describe them takes a second."""
+    from bakeoff.truth import user_code  # torch is only for the processes that run tests
+
     imported = user_code.user_modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
