@@ -22,7 +22,6 @@ from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.records.schema import Ceilings, Cell
-from bakeoff.truth import user_code
 from tests.lent_servers import lent_servers
 
 CHECKOUT = ("tests.", "benchmarks.", "plugins.", "bakeoff_hotpath", "scripted_backends")
@@ -128,6 +127,8 @@ def frozen_libraries(unfrozen_at_the_end: None) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def no_test_is_users() -> Iterator[None]:
     """Leave out the modules of the checkout, which would count as the user's: to describe them takes a second."""
+    from bakeoff.truth import user_code  # torch is only for the processes that run tests
+
     imported = user_code.user_modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -137,14 +138,17 @@ def no_test_is_users() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def restored_path() -> Iterator[None]:
-    """A user's model that is loaded in the tests' own process puts its folder on the search path.
+def restored_process() -> Iterator[None]:
+    """Undo what loading a user's model and beginning a worker leave in the tests' own process.
 
-    Its file gets a name among the modules, too. A file `sparse.py` would be taken for the library of that name.
+    The model's folder is on the search path, and its file has a name among the modules: `sparse.py` would be taken for
+    the library of that name. PyTorch's fast path may be off.
     """
     before = list(sys.path)
     yield
     sys.path[:] = before
+    if torch := sys.modules.get("torch"):
+        torch.backends.mha.set_fastpath_enabled(True)
     if importing := sys.modules.get("bakeoff.models.importing"):
         for name in importing.names.values():
             sys.modules.pop(name, None)
@@ -170,14 +174,6 @@ def shared_servers() -> Iterator[Callable[..., Launcher]]:
     """Runs in the tests' own process borrow their fork servers, so that few of them import torch."""
     with lent_servers() as start_new:
         yield start_new
-
-
-@pytest.fixture(autouse=True)
-def fast_path() -> Iterator[None]:
-    """A worker that begins in the tests' own process may have switched PyTorch's fast path off."""
-    yield
-    if torch := sys.modules.get("torch"):
-        torch.backends.mha.set_fastpath_enabled(True)
 
 
 @pytest.fixture

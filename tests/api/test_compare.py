@@ -199,7 +199,7 @@ def structure(value: object) -> object:
 
 
 @pytest.mark.slow
-def test_a_live_model_and_its_file_get_the_same_verdict(command_line: CommandLine, restored_path: None) -> None:
+def test_a_live_model_and_its_file_get_the_same_verdict(command_line: CommandLine) -> None:
     """Here null answers in exactly half of the time."""
     Path("net.py").write_text(NET)
     sys.path.insert(0, "")

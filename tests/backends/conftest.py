@@ -23,9 +23,8 @@ def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def known_onnx_functions() -> Iterator[None]:
     """Read the source of onnxscript's functions once. Each export would do it again, which takes half of its time."""
-    from torch.onnx._internal.exporter import _registration
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    library = _registration.onnxscript_apis
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "get_torchlib_ops", functools.cache(library.get_torchlib_ops))
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         yield

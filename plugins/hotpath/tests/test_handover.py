@@ -1,7 +1,6 @@
 """A call on its way into another process."""
 
-import subprocess
-import sys
+import runpy
 import time
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import torch
 
 from bakeoff_hotpath import handover, settings
 from bakeoff_hotpath.handover import MAX_COPIED_BYTES, CannotHandOver
-
-SOURCES = Path(__file__).parents[1] / "src"
 
 
 def sent(tmp_path: Path, module: torch.nn.Module, *args: object, **kwargs: object) -> handover.Task:
@@ -101,13 +98,13 @@ def go():
         ("go()\n", "Mine is defined in the main script, which another process can only read if what it does stands"),
     ],
 )
-def test_a_script_is_read_again_only_if_reading_does_nothing(start: str, expected: str, tmp_path: Path) -> None:
+def test_a_script_is_read_again_only_if_reading_does_nothing(
+    start: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + start)
-    ran = subprocess.run(
-        [sys.executable, str(script)], env={"PYTHONPATH": str(SOURCES)}, check=True, capture_output=True, text=True
-    )
-    assert expected in ran.stdout
+    runpy.run_path(str(script), run_name="__main__")
+    assert expected in capsys.readouterr().out
 
 
 def test_a_module_from_a_library_needs_no_script() -> None:
