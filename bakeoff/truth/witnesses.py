@@ -9,6 +9,7 @@
 
 import contextlib
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,10 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)
 
 
+DRAWN = 1_000_003
+"""So many random numbers serve all results: to draw new ones for each took most of a noisy run."""
+
+
 class RoundingNoise(TorchDispatchMode):
     """Inside this block, new floating-point results are rounded at random. Views and in-place results stay. With an odd
     seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
@@ -84,7 +89,8 @@ class RoundingNoise(TorchDispatchMode):
         super().__init__()
         keep_compiler_out(RoundingNoise)
         self._seed, self._roundings = seed, roundings
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._starts = random.Random(seed)
+        self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -105,12 +111,27 @@ class RoundingNoise(TorchDispatchMode):
 
     def noise(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the rounding of each value of the tensor to `dtype`, at random. Small whole numbers are exact."""
-        if (generator := self._generators.get(tensor.device)) is None:
-            generator = torch.Generator(tensor.device).manual_seed(self._seed)
-            self._generators[tensor.device] = generator
         epsilon = torch.finfo(dtype).eps
-        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator).mul_(tensor).mul_(self._roundings * epsilon)
-        return by.masked_fill_((tensor == tensor.round()) & (tensor.abs() < 1 / (4 * epsilon)), 0)
+        exact_below = 1 / (4 * epsilon)
+        if tensor.numel() and tensor.abs().amax() < exact_below:
+            moves = tensor.round().sub_(tensor).sign_().abs_()  # much quicker than a mask of booleans
+        else:
+            moves = ((tensor != tensor.round()) | (tensor.abs() >= exact_below)).to(tensor.dtype)
+        by = self._uniform(tensor).mul(tensor).mul_(moves).mul_(self._roundings * epsilon)
+        return by.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # infinities are exact, such as those of a mask
+
+    def _uniform(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a number in [-1, 1) for each value. They are drawn once, and each call begins elsewhere among them."""
+        key = tensor.device, tensor.dtype
+        if key not in self._drawn:
+            generator = torch.Generator().manual_seed(self._seed)
+            drawn = torch.empty(DRAWN, dtype=torch.float64).uniform_(-1, 1, generator=generator)
+            self._drawn[key] = drawn.to(*key)
+        start, count = self._starts.randrange(DRAWN), tensor.numel()
+        if start + count <= DRAWN:
+            return self._drawn[key][start : start + count].view(tensor.shape)
+        times = (start + count) // DRAWN + 1
+        return self._drawn[key].repeat(times)[start : start + count].view(tensor.shape)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:

@@ -1,5 +1,6 @@
 """A reference in float64 is float64 throughout, whatever the model's own code casts to."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from bakeoff.models.base import LoadedModel
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from bakeoff.truth.calls import Outputs
-from bakeoff.truth.witnesses import KeepFloat64, use_plain_experts
+from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, use_plain_experts
 
 transformers = pytest.importorskip("transformers")
 
@@ -144,3 +145,16 @@ def test_a_model_that_fails_in_float64_alone_is_checked_in_float32(
     assert reference.Subject(narrow, tmp_path, tmp_path, outputs_in=without_float64).exact().computed_in == "float32"
     found = reference.Subject(CELL, tmp_path, tmp_path, outputs_in=without_float64).exact()
     assert (found.outputs, found.computed_in) == (None, "fp32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_noise_leaves_infinities_and_small_whole_numbers_and_moves_others_by_a_rounding(dtype: torch.dtype) -> None:
+    values = torch.tensor([-math.inf, math.inf, math.nan, 0.0, 3.0, 0.3, -1.7], dtype=dtype)
+    beside = torch.full((7,), 1e30, dtype=dtype)  # a large number among them needs another way
+    for each in (values, torch.cat((values, beside)), torch.empty(0, dtype=dtype)):
+        with RoundingNoise(1):
+            moved = each * 1.0
+        assert torch.equal(moved[:5].nan_to_num(7.0), each[:5].nan_to_num(7.0))
+        changed = (moved - each)[5:].abs()
+        assert torch.all(changed <= 1.01 * torch.finfo(dtype).eps * each[5:].abs())
+        assert len(changed) < 9 or changed.any()
