@@ -80,3 +80,20 @@ class Counting(nn.Module):
 
 def counting(batch: int = 8):
     return Counting(), torch.randn(batch, 16)
+
+
+class Scaled(nn.Module):
+    """It divides by the largest value that it has seen, as an observer of ranges does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("largest", torch.zeros(16))
+
+    def forward(self, x):
+        self.largest.copy_(torch.maximum(self.largest, x.amax(0)))
+        return self.linear(x) / (1 + self.largest)
+
+
+def scaled(batch: int = 8):
+    return Scaled(), torch.randn(batch, 16)

@@ -180,6 +180,18 @@ def test_state_is_named_and_the_model_is_left_as_it_was(forward: Forward, kept: 
     assert not before.changed()
 
 
+def divides_by_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.past.copy_(torch.maximum(m.past, x.abs().amax()))
+    return m.linear(x) / m.past
+
+
+def test_a_kept_maximum_is_state_where_other_inputs_lie_within_the_first() -> None:
+    x = torch.randn(4, 8)
+    model = Model(divides_by_the_largest, past=nn.Buffer(torch.zeros(()))).eval()
+    found = understand(model, (Inputs((x,)), Inputs((x.roll(1) * 0.9,)))).traits
+    assert (found.state, found.is_random) == (("buffer past",), False)
+
+
 def fills_a_table(m: Any, x: torch.Tensor) -> torch.Tensor:
     if m.table is None:
         m.table = torch.arange(8.0)
