@@ -153,10 +153,7 @@ class TimePlan:
     def left_at_most_s(self) -> float:
         """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[PlanStep, str]]())
-        ahead_s = sum(
-            number * self._estimate(*key) * (FACTOR_IF_SEEN if key in self._seen else FACTOR_IF_NOT)
-            for key, number in steps.items()
-        )
+        ahead_s = sum(number * self._at_most(*key) for key, number in steps.items())
         return ahead_s + FACTOR_IF_NOT * sum(
             processes * self.seconds_of(step, labels)
             for labels, processes in self._may_follow.values()
@@ -172,9 +169,10 @@ class TimePlan:
         if len(self._ahead) > 1:
             return ""
         quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
-        steps_s = sum(self.seconds_of(step, quickest) for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH))
+        steps = (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH)
+        steps_s = sum(self._at_most(step, label) for step in steps for label in quickest)
         if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
-            steps_s += self.seconds_of(PlanStep.GROUNDWORK, [""])
+            steps_s += self._at_most(PlanStep.GROUNDWORK, "")
         return f"about {math.ceil(now_s + steps_s - self.contest_ends_s)} s more would do for {' and '.join(quickest)}"
 
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
@@ -205,13 +203,19 @@ class TimePlan:
         return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
-        """Return True when this cell would be built in time, or if it is one of the first two of a contest, because one
-        alone ranks nothing, or if it is expected to take no time."""
+        """Return True when this cell may be built in time, or if it is one of the first two of a contest, because one
+        alone ranks nothing, or if it is expected to take no time. A build that takes longer ends at `build_ends_s`."""
         takes_time = len(alive) > 1 and self._ahead[self._contest_id][PlanStep.BUILD, label]
-        return now_s + (self._estimate(PlanStep.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
+        return now_s + (self._at_least(PlanStep.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
     def _left_of(self, contest_id: str) -> float:
         return sum(number * self._estimate(*step) for step, number in self._ahead[contest_id].items())
+
+    def _at_most(self, step: PlanStep, label: str) -> float:
+        return self._estimate(step, label) * (FACTOR_IF_SEEN if (step, label) in self._seen else FACTOR_IF_NOT)
+
+    def _at_least(self, step: PlanStep, label: str) -> float:
+        return self._estimate(step, label) / (FACTOR_IF_SEEN if (step, label) in self._seen else FACTOR_IF_NOT)
 
     def _estimate(self, step: PlanStep, label: str) -> float:
         seen = self._seen.get((step, label))
