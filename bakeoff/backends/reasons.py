@@ -169,10 +169,16 @@ def _operator(name: str) -> str:
     return re.sub(r"<(?:built-in )?function (\w+).*>", r"\1", name.strip()).removesuffix(".default")
 
 
+OURS = Path(__file__).resolve().parent.parent
+"""The folder of Bakeoff's own code."""
+
+
 def _source_line(text: str) -> tuple[str, str]:
     """Return `if x.sum() > 0:` and `mine.py, line 26, in forward` from a traceback in the message, or nothing."""
     match = _FRAME_BELOW.search(text)
-    return (match[4].strip(), f"{Path(match[1]).name}, line {match[2]}, in {match[3]}") if match else ("", "")
+    if not match or OURS in Path(match[1]).parents:  # a line of ours says nothing about the model
+        return "", ""
+    return match[4].strip(), f"{Path(match[1]).name}, line {match[2]}, in {match[3]}"
 
 
 MOST_LINES, MOST_CHARACTERS = 4, 250

@@ -73,7 +73,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_beside(),
         *_metrics(contests),
         *_accuracy(),
-        *_placement(),
+        *_placement(contests),
         STATUS,
         csv_field("died_in", lambda row: row.record.died_in),
         csv_field("signal", lambda row: row.record.signal),
@@ -461,7 +461,7 @@ def _flips(metric: MetricJudgement) -> str:
     return f"{metric.lost:,} became wrong, {metric.won:,} right{chance}"
 
 
-def _placement() -> list[Column[CellJudgement]]:
+def _placement(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     group = "Placement"
 
     def joined(read: Callable[[schema.Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
@@ -482,9 +482,12 @@ def _placement() -> list[Column[CellJudgement]]:
         shares = listed(first(number_format.time_shares(placement.time_share), 2))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
+    surfaces = Surface.MARKDOWN | Surface.PAGE
+    if any(is_bad(row) for contest in contests for row in contest.cells):
+        surfaces |= Surface.SHORT  # a fallback is called a fallback everywhere
     return [
         Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
-               is_bad=is_bad, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="placement"),
+               is_bad=is_bad, is_text=True, surfaces=surfaces, details=group, csv="placement"),
         Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
                text=joined(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
         Column("elsewhere", joined(lambda found: found.fallbacks), csv="fallbacks", details=group),

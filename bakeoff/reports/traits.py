@@ -141,8 +141,8 @@ def _of_not_finite(output: NotFinite) -> str:
 def _of_decision(decision: Decision) -> str:
     code = f" ({decision.code})" if decision.code else ""
     inputs = (
-        "inputs that take another way were found, and are checked too"
+        "inputs that take another branch were found, and are checked too"
         if decision.goes_both_ways
-        else "no inputs that take another way were found"
+        else "no inputs that take another branch were found"
     )
     return f"decides by the values of its inputs, or computes with them in Python, at {decision.place}{code}: {inputs}"

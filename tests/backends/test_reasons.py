@@ -9,7 +9,7 @@ from torch import nn
 
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.exporting import export_onnx
-from bakeoff.backends.reasons import failure_of
+from bakeoff.backends.reasons import OURS, failure_of
 from bakeoff.models.base import Inputs
 
 ONNX_DISPATCH = """Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of \
@@ -128,6 +128,11 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
         ),
         ("GuardOnDataDependentSymNode", GUARD, f"{BRANCH}Eq(u0, 1), where only a call shows what u0 is"),
         ("GuardOnDataDependentSymNode", GUARD_WITH_SOURCE, f"{BRANCH}if x.sum() > 0 (mine.py, line 26, in forward)"),
+        (
+            "GuardOnDataDependentSymNode",
+            GUARD_WITH_SOURCE.replace("/home/me/mine.py", str(OURS / "backends" / "calling.py")),
+            f"{BRANCH}Eq(u0, 1), where only a call shows what u0 is",
+        ),
         (
             "GuardOnDataDependentSymNode",
             GUARD.replace("_export/non_strict_utils.py:1205 in __torch_function__", "home/me/mine.py:26 in forward"),
