@@ -635,7 +635,8 @@ def export_artifact(
     if format not in list(export.Format):
         raise unknown("format", format, export.Format)
     kind = export.Format(format)
-    record, start = export.export(run, label, out, kind)
+    with steps() as tell_step:
+        record, start = export.export(run, label, out, kind, tell_step=tell_step)
     if as_json:
         answer = command_answers.ExportAnswer(
             cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,7 @@ def export(
     format: Format = Format.FOLDER,
     with_models: bool = False,
     compiles: bool = True,
+    tell_step: Callable[[str], None] = lambda text: None,
 ) -> tuple[Record, Path]:
     """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
     model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
@@ -156,6 +157,8 @@ def export(
         shutil.copyfile(sample_file(record, run), folder / "sample.npz")
         written = report, record, runtime, sample, folder, artifact
         # with `compiles`, what is compiled when it is loaded is loaded once, and the folder keeps that
+        compiles = compiles and runtime.compiles_at_load
+        tell_step(f"exporting {record.cell.label}{', which compiles it anew' if compiles and not other else ''}")
         start = other.write(*written) if other else _write_folder(*written, compiles)
         if out.exists():
             out.rmdir()
@@ -187,7 +190,7 @@ def _write_folder(
     write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
     described = {**description(report, record, runtime, sample, artifact), "operators": foreign}
     write_atomically(folder / DESCRIPTION, json.dumps(described, indent=1))
-    why_not = compile_folder(folder) if runtime.compiles_at_load and compiles else ""
+    why_not = compile_folder(folder) if compiles else ""
     facts = {"Not compiled": why_not} if why_not else {}
     write_atomically(folder / "README.md", readme(report, record, runtime, artifact, foreign, facts))
     return START
