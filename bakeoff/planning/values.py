@@ -10,28 +10,6 @@ from bakeoff.records.errors import UsageError, unknown
 
 
 @dataclass(frozen=True)
-class Duration:
-    """A time that a user gives, such as `90s` or `5m`."""
-
-    seconds: float
-
-    @classmethod
-    def parse(cls, text: str, flag: str) -> Self:
-        """Read the value of an option such as --budget. Raises UsageError for another form."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
-        seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
-        if not seconds:
-            raise UsageError(f"{flag} {text}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
-        return cls(seconds)
-
-    def __str__(self) -> str:
-        for unit, seconds in (("h", 3600), ("m", 60)):
-            if self.seconds > seconds and self.seconds % seconds == 0:
-                return f"{self.seconds / seconds:.0f}{unit}"
-        return f"{self.seconds:.12g}s"
-
-
-@dataclass(frozen=True)
 class Shard:
     """The share of one of several machines in the contests of a run."""
 

@@ -13,6 +13,7 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
+from bakeoff.records.duration import Duration
 from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
@@ -195,18 +196,22 @@ def pays(contest: ContestJudgement) -> str:
     return f"{sentence}."
 
 
+RESUMED_FROM = 2.0
+"""A run that took so many times its budget was resumed, which has none."""
+
+
 def what_more_time_would_settle(judgement: Judgement) -> str:
-    budget = judgement.report.request.get("budget")
-    if not budget:
+    report, budget = judgement.report, judgement.report.request.get("budget")
+    if not budget or report.elapsed_s > RESUMED_FROM * Duration.parse(str(budget), "--budget").seconds:
         return ""
     left = [
         f"{contest.answer.candidates[0]} against {' and '.join(contest.answer.open_labels)} ({contest.cell.title})"
         for contest in judgement.contests
         if contest.answer.open_labels
     ]
-    is_whole = judgement.report.complete  # or else it was not the budget that ended the run
+    is_whole = report.complete  # or else it was not the budget that ended the run
     parts = [f"more time would settle {', '.join(left)}"] if left and is_whole else []
-    fewest = judgement.report.request.get("processes")
+    fewest = report.request.get("processes")
     fewest = fewest if isinstance(fewest, int) else FEWEST_PROCESSES
     hasty = [
         contest.cell.title

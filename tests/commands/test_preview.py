@@ -15,7 +15,7 @@ from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
-from bakeoff.planning.values import Duration
+from bakeoff.records.duration import Duration
 from bakeoff.records.schema import Memory
 from bakeoff.records.store import FirstBuild, Store
 

@@ -18,7 +18,8 @@ from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.plan import command_for, plan, refusal
 from bakeoff.planning.ranges import Span
 from bakeoff.planning.request import Request
-from bakeoff.planning.values import Duration, Shard, Size
+from bakeoff.planning.values import Shard, Size
+from bakeoff.records.duration import Duration
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
 from tests.support.distributions import distribute

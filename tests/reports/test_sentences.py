@@ -219,14 +219,16 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
         failed(cell("openvino"), Status.TIMEOUT, "", failure=Failure(kind=NO_BUDGET_LEFT, text="not done")),
         failed(cell("tvm"), Status.TIMEOUT, "", failure=Failure(kind="time limit", text="raise --time-limit")),
     ]
-    said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"})))
+    said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"}, elapsed_s=58.0)))
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
     assert said.endswith("; no time was left for openvino and inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
+    resumed = report(records, request={"budget": "60s"}, elapsed_s=150.0)
+    assert sentences.what_more_time_would_settle(judge(resumed)) == "", "which has no budget"
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
-    assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}))) == (
+    assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}, elapsed_s=58.0))) == (
         "--budget 60s: the cells of conv on cpu, fp32 were measured in fewer than 3 processes each"
     )
     stopped = [*hasty, failed(cell("inductor"), Status.NOT_REACHED, "the run was interrupted")]
-    interrupted = report(stopped, complete=False, request={"budget": "60s"})
+    interrupted = report(stopped, complete=False, request={"budget": "60s"}, elapsed_s=58.0)
     assert sentences.what_more_time_would_settle(judge(interrupted)) == ""
