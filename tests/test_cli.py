@@ -251,7 +251,8 @@ def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line
     assert status == 0
     assert all(Path(path).exists() for path in answer["paths"].values())
     (contest,) = answer["contests"]
-    assert contest["winner"] in ("eager", None) and contest["without_numbers"] == {}, "the machine may be busy"
+    assert (contest["winner"] or contest["candidates"][0]) == "eager", "it leads, decided or not on a busy machine"
+    assert contest["without_numbers"] == {}
     progress = [line for line in err.splitlines() if line.startswith("[0:")]
     assert sum(" is ready after " in line for line in progress) == 2
     assert "fp32: " in progress[-1] and "eager" in progress[-1]

@@ -40,7 +40,7 @@ def gather(
     names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher, say: Callable[[str], None] = lambda _: None
 ) -> Facts:
     """Read everything that the traps look at. The packages of the backends `names` are imported in a worker, and each
-    import is told to `say`."""
+    import is reported to `say`."""
     asked = set(names)
 
     def imported(library: Library) -> Library:

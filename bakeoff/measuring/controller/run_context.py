@@ -96,7 +96,7 @@ class RunContext:
 
     def tell_time_left(self, why: str = "") -> None:
         """Tell how long the steps ahead take, and how long at most, within the budget. `why` is the reason where the
-        end moves beyond what was told before."""
+        end moves beyond what was reported before."""
         now_s, plan = self.machine.now_s(), self.time_plan
         budget_left_s = max(0.0, plan.budget_ends_s - now_s)
         most_s = min(plan.left_at_most_s(), budget_left_s)
