@@ -114,8 +114,6 @@ def run(arguments: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
     After `limit_s` it is interrupted, which leaves a report of what was measured so far. The result has a row for each
     cell, the verdict of the first contest, and why it has none.
     """
-    from bakeoff.api.result import result_at
-
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out, ignore_errors=True)  # of a script that was stopped in it
     begun_s = time.monotonic()
@@ -132,9 +130,16 @@ def run(arguments: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
     if not (out / "report.json").exists():
         said = log.read_text(encoding="utf-8").strip().splitlines()
         return taken | {"rows": [], "failure": said[-1] if said else "it said nothing"}
+    return taken | answer_at(out)
+
+
+def answer_at(out: Path) -> dict[str, Any]:
+    """Return a row for each cell of a finished run, and the verdict of its first contest."""
+    from bakeoff.api.result import result_at
+
     result = result_at(out)
     answer = result.contests[0] if result.contests else None
-    return taken | {
+    return {
         "rows": [{name: row.get(name) for name in COLUMNS} | {"label": label_of(row)} for row in result.rows],
         "outcome": answer and answer.outcome,
         "winner": answer and answer.winner,

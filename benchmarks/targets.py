@@ -3,12 +3,14 @@
 
     python benchmarks/targets.py                                # all rows of this machine, three times each
     python benchmarks/targets.py --rows rope,bert --times 1     # on a GPU, within a few minutes
+    python benchmarks/targets.py --rows rope,bert,resnet --times 1 --first      # also for two machines of one kind
     python benchmarks/targets.py --limit 540 --out targets      # as often as needed: it goes on where it ended
 
 A first run begins with an empty cache of builds, and the second one finds what the first has built. Torch's precompiled
 headers and Bakeoff's bytecode are made before, so that no row pays for them. Seconds end when `report.json` is on disk,
-right before the verdict is printed. Each run is appended to `runs.jsonl` in `--out`, beside its log, and a table of
-medians is printed and written after each row. Run it on a quiet machine, since other load is part of the time.
+right before the verdict is printed. Each run is appended to `runs.jsonl` in `--out`, beside its log and with its
+verdict, so that machines can be compared. A table of medians is printed and written after each row. Run it on a quiet
+machine, since other load is part of the time.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import ROOT, Limit, Lines, say, table
+from benchmarks.common import ROOT, Limit, Lines, answer_at, machine, say, table
 
 MODELS = Path(__file__).parent / "models" / "random_weights.py"
 FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
@@ -52,14 +54,14 @@ class Row:
 ROWS = (
     Row("bench", "cpu", "", 180, 90),
     Row("bert-small", "cpu", f"--model {MODELS}:bert_small --backends eager,inductor,onnx,openvino", 45, 22.5),
-    Row("rope", "cuda", f"--model rope --backends {FIVE}", None, 30),
+    Row("rope", "cuda", f"--model rope --backends {FIVE}", 40, 30),
     Row("mlp", "cuda", "--model mlp --backends best", None, 45),
     Row("transformer", "cuda", "--model transformer --backends best", None, 45),
     Row("conv", "cuda", "--model conv --backends best", None, 45),
-    Row("bert", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends {FIVE}", None, 35),
-    Row("bert-best", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends best", None, 50),
-    Row("resnet", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends {FIVE}", None, 35),
-    Row("resnet-best", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends best", None, 60),
+    Row("bert", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends {FIVE}", 45, 35),
+    Row("bert-best", "cuda", f"--model {MODELS}:bert --precision fp16 --processes 1 --backends best", 60, 50),
+    Row("resnet", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends {FIVE}", 40, 35),
+    Row("resnet-best", "cuda", f"{RESNET} --precision fp16 --processes 1 --backends best", 60, 60),
     Row("llama", "cuda", f"--model {MODELS}:llama --precision fp16 --backends {SIX}", None, 75),
 )
 
@@ -88,6 +90,8 @@ def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
             "seconds": report.stat().st_mtime - begun_s,
             "until_end_s": time.time() - begun_s,
             "cells": cells,
+            "machine": machine(),
+            **answer_at(out),
         }
     reasons = [record["reason"] for record in records] or log.read_text(encoding="utf-8").strip().splitlines()
     return taken | {"failure": reasons[-1] if reasons else "it said nothing"}
@@ -100,11 +104,11 @@ def targets_table(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> str:
         seconds = {name: [run["seconds"] for run in mine if run["run"] == name and "seconds" in run] for name in TURNS}
         if failed := next((run["failure"] for run in mine if "failure" in run), None):
             lines.append([row.name, f"failed: {failed}", *[""] * 5])
-        if all(seconds.values()):
-            first, second = (f"{statistics.median(values):.0f}" for values in seconds.values())
+        if seconds["first"]:
+            first, second = (f"{statistics.median(values):.0f}" if values else "" for values in seconds.values())
             cells = max(run["cells"] for run in mine if "cells" in run)
             targets = [f"{each:g}" if each else "" for each in (row.first_s, row.second_s)]
-            lines.append([row.name, cells, first, targets[0], second, targets[1], len(seconds["second"])])
+            lines.append([row.name, cells, first, targets[0], second, targets[1], len(seconds["first"])])
     return table(["run", "cells:", "first (s):", "target:", "second (s):", "target:", "times:"], lines)
 
 
@@ -115,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="names, separated by commas [all of this machine]")
     parser.add_argument("--times", type=int, default=3, help="how often each row is run twice [3]")
+    parser.add_argument("--first", action="store_true", help="first runs alone")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no pair of runs begins")
     parser.add_argument("--out", type=Path, default=Path("results/targets"))
     options = parser.parse_args()
@@ -126,6 +131,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     known = Lines(options.out / "runs.jsonl")
     runs, limit = known.read(), Limit(options.limit)
+    turns = TURNS[:1] if options.first else TURNS
     compileall.compile_dir(str(ROOT / "bakeoff"), quiet=1)  # as an installation does
     if not runs:
         with tempfile.TemporaryDirectory() as folder:
@@ -138,11 +144,11 @@ def main() -> None:
     for number in range(options.times):
         for row in rows:
             before = [run["until_end_s"] for run in runs if run["row"] == row.name and "until_end_s" in run]
-            expected_s = 2 * max(before, default=row.first_s or 2 * row.second_s)
-            if len(before) >= 2 * (number + 1) or expected_s > limit.left_s:
+            expected_s = len(turns) * max(before, default=row.first_s or 2 * row.second_s)
+            if len(before) >= len(turns) * (number + 1) or expected_s > limit.left_s:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                for name in TURNS:
+                for name in turns:
                     runs.append(measure(row, Path(folder), name, options.out))
                     known.append(runs[-1])
                     if "failure" in runs[-1]:
