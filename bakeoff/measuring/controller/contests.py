@@ -235,6 +235,9 @@ LONG_CALL_MS = 10.0
 HIDDEN_SHARE = 0.5
 """The GPU never waits for a host that takes at most this share of the call to hand its work over."""
 
+HOST_BOUND_SHARE = 0.9
+"""The GPU mostly waits for a host that takes at least this share of the call to hand its work over."""
+
 
 def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> dict[str, tuple[str, str]]:
     """Return by id the cells of `best` that need not be built on a GPU, each with the cell that is built instead and
@@ -242,15 +245,20 @@ def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> d
     found = {}
     baseline = baseline_of([planned.cell for planned in cells])
     a_graph_saves_nothing = call_ms >= LONG_CALL_MS and host_ms <= HIDDEN_SHARE * call_ms
+    the_host_is_the_limit = host_ms >= HOST_BOUND_SHARE * call_ms
     for planned in cells:
         mode = _mode_of(planned)
         if mode is None or not planned.of_best or not planned.cell.device.is_cuda or planned.cell.label == baseline:
             continue
         for other in cells:
             its = _mode_of(other)
-            if its is None or other.cell.backend != planned.cell.backend or its.code_of != mode.code_of:
+            if its is None or other.cell.backend != planned.cell.backend:
                 continue
-            if a_graph_saves_nothing and _replays(mode) and not _replays(its):
+            if mode.switches and its.captures and the_host_is_the_limit and _keeps_memory_alike(mode, its):
+                why = f"the host takes {host_ms:.3g} of the {call_ms:.3g} ms of eager's call: other kernels save little"
+            elif its.code_of != mode.code_of:
+                continue
+            elif a_graph_saves_nothing and _replays(mode) and not _replays(its):
                 why = f"a call of eager takes {call_ms:.3g} ms, of which a CUDA graph could save next to nothing"
             elif mode.replays and its.captures and not a_graph_saves_nothing:
                 why = f"{other.cell.label} replays the same code, without what the library does before each replay"
@@ -260,6 +268,10 @@ def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> d
                 continue
             found[planned.cell.id] = (other.cell.label, why)
     return found
+
+
+def _keeps_memory_alike(mode: Mode, other: Mode) -> bool:
+    return bool(mode.channels_last_of) == bool(other.channels_last_of)
 
 
 def _replays(mode: Mode) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import hashlib
 import os
@@ -744,7 +745,7 @@ def sets_that_differ_most(
     make = model.bolder_inputs
     if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
         return model.traits.changed_kinds, sets
-    known = [sets]
+    known, another = [sets], functools.cache(load_anew)
 
     def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
@@ -755,7 +756,7 @@ def sets_that_differ_most(
         # Indices that may be out of their range are tried on the CPU, as they end a GPU's process.
         if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})
-            if not answers_like_first(*move_to_device(replace(load_anew(), inputs=given), on_cpu, torch.float32)):
+            if not answers_like_first(*move_to_device(replace(another(), inputs=given), on_cpu, torch.float32)):
                 return None
         _, bolder = move_to_device(replace(model, inputs=given), cell)
         return bolder if answers_like_first(module, bolder) else None
