@@ -29,7 +29,7 @@ NARROW_WIDTH = 0.01
 """A 95 % interval narrower than this, from end to end, decides."""
 
 FEWEST_PROCESSES = 3
-"""An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
+"""Fewer processes do not end a measurement. Where it has to end, two are judged as one is, by `MARGIN`."""
 
 CLOSE_MARGIN = 0.05
 """After `ENOUGH_PROCESSES`, two cells tie if the 95 % interval includes 1 and is within this. Which of them is a little

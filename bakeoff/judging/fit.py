@@ -53,6 +53,10 @@ STEADY_LEVEL = 0.2
 """A cell's own level counts if its error is at most this, as a logarithm. On a quiet machine it is, from six rounds on.
 """
 
+PROCESS_DEVIATION = 0.04
+"""The usual standard deviation of equal processes, as logarithms. Two identical ones can differ by 4 % for as long as
+they live."""
+
 MOST_DISTURBED_WHEN_QUIET = 0.1
 """A machine is quiet if other programs, waiting or clocks disturbed at most this share of the rounds."""
 
@@ -86,7 +90,8 @@ class Fit:
         levels = self.process_logs[label]
         if len(levels) > 1:
             rounds = [_logs(turns) for turns in self.series[label].values()]
-            return around(self.latency_ms[label], _half_width(levels, rounds, self._disturbed_share(label)))
+            half = _half_width(levels, rounds, self._disturbed_share(label), PROCESS_DEVIATION)
+            return around(self.latency_ms[label], half)
         (turns,), (level,) = self.series[label].values(), levels
         interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
         interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
@@ -102,8 +107,10 @@ class Fit:
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
-        The interval is Student's t over the epochs that both lived in, and `processes` is their number. That of two
-        epochs, or of a busy machine, is at least as wide as their rounds have it. With a single epoch it is that of the
+        The interval is Student's t over the epochs that both lived in, and `processes` is their number. Two epochs say
+        too little of how much processes differ, so that their variance is moderated by a usual one (Smyth, Statistical
+        Applications in Genetics and Molecular Biology 3, 2004). The interval of two epochs, or of a busy machine, is at
+        least as wide as their rounds have it. With a single epoch it is that of the
         rounds, from order statistics. Two cells that shared none are compared through a third, and the widths of both
         intervals add up.
         The interval of a single epoch is at least as wide as one process of each would have it,
@@ -164,7 +171,8 @@ class Fit:
         if not logs:
             return self._unpaired(value, fast, slow)
         if len(logs) > 1:
-            half = _half_width(logs, self._rounds_of_processes(fast, slow), self._disturbed_share(fast, slow))
+            rounds, disturbed = self._rounds_of_processes(fast, slow), self._disturbed_share(fast, slow)
+            half = _half_width(logs, rounds, disturbed, math.sqrt(2) * PROCESS_DEVIATION)
             return Ratio(value=value, ci95=around(value, half), paired=True, processes=len(logs))
         interval = _moved(self._interval_of_rounds(fast, slow), 0.0, value)
         interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
@@ -247,10 +255,15 @@ def _half_width_of_one(groups: Iterable[Sequence[float]]) -> float | None:
     return student_quantile(0.95, max(map(len, repeated)) - 1) * deviation
 
 
-def _half_width(logs: Sequence[float], rounds: Sequence[Sequence[float]], disturbed: float) -> float | None:
+def _half_width(
+    logs: Sequence[float], rounds: Sequence[Sequence[float]], disturbed: float, usual_deviation: float
+) -> float | None:
     """Return half the width of Student's t-interval over processes, each with the logarithms of its rounds. `disturbed`
-    is the share of rounds that something disturbed."""
+    is the share of rounds that something disturbed. `usual_deviation` counts as one degree of freedom beside two."""
     half, count = student_half_width(logs), len(logs)
+    if count == 2:
+        variance = (float(np.var(logs, ddof=1)) + usual_deviation**2) / 2
+        half = student_quantile(0.95, 2) * math.sqrt(variance / count)
     if half is None or len(rounds) != count or min(map(len, rounds)) < 2:
         return half
     if count > 2 and disturbed <= MOST_DISTURBED_WHEN_QUIET:

@@ -131,7 +131,7 @@ def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_set
     by_interval = judge_contest(levels([1.0, 1.0, 1.0], [1.0, 1.02, 0.99], [1.03, 1.08, 1.06]))
     assert (by_interval.fastest.tied, by_interval.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
     assert ranks(by_interval) == {"onnx": 1, "inductor": 1, "eager": 3}
-    in_rounds = judge_contest(levels([1.0, 1.0], [3.0, 9.0], [90.0, 20.0]))
+    in_rounds = judge_contest(levels([1.0, 1.0], [3.0, 30.0], [900.0, 31.0]))
     assert (in_rounds.fastest.tied, in_rounds.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
     assert ranks(in_rounds) == {"onnx": 1, "inductor": 2, "eager": 3}
 
@@ -265,7 +265,7 @@ def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner(
 
 
 def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
-    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), lived(3.0, "eager"), lived(2.5, "torchscript", [1.0, 1.3])]
+    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), lived(3.0, "eager"), lived(2.5, "torchscript", [1.0, 2.5])]
     contest = judge_contest(records)
     lead = Ranking(records).score.ratio(records[0].cell.label, records[3].cell.label)
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
