@@ -3,7 +3,7 @@
 
     python benchmarks/coverage.py
 
-simulates contests and prints five tables in Markdown. docs/evidence.md has their main numbers. In the simulation, a
+simulates contests and prints six tables in Markdown. docs/evidence.md has their main numbers. In the simulation, a
 process is off by a bias for as long as it lives. A round's ratio adds noise to the biases of its two processes. In a
 disturbed round, one side is up to twice as slow. The decisions are those of judging/decision.py itself.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
+from bakeoff.judging.decision import CALLED, FEWEST_PROCESSES, MAX_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
 from bakeoff.judging.estimate import Turn, ratio_over_processes
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.intervals import student_quantile
@@ -121,6 +121,19 @@ def fit_table(random: np.random.Generator, trials: int) -> list[str]:
             for count in counts
         ]
         lines.append(_line(scenario.name, *(_percent(float(share)) for share in shares)))
+    return lines
+
+
+def few_table(random: np.random.Generator, trials: int) -> list[str]:
+    """Tell how often the fit of equals holds 1 after one and two processes, and how often it calls a lead."""
+    lines = _header("processes differ by", "one: holds 1", "calls a lead", "two: holds 1", "calls a lead")
+    for scenario in (*PROCEDURES, Scenario("5.0 %", bias=0.05), Scenario("15.0 %", bias=0.15)):
+        cells = []
+        for processes in (1, 2):
+            ratios = [contest.ratio("0", "1") for contest in simulated_fits(random, scenario, trials, processes)]
+            cells.append(_percent(sum(_holds(ratio, 1.0) for ratio in ratios) / len(ratios)))
+            cells.append(_percent(sum(relation(ratio) in CALLED for ratio in ratios) / len(ratios)))
+        lines.append(_line(scenario.name, *cells))
     return lines
 
 
@@ -401,6 +414,7 @@ def _line(*cells: str) -> str:
 TABLES: dict[str, tuple[Callable[[np.random.Generator, int], list[str]], int]] = {
     "coverage": (coverage_table, 1),
     "fit": (fit_table, 10),
+    "few": (few_table, 10),
     "procedure": (procedure_table, 1),
     "equals": (equals_table, 5),
     "race": (race_table, 20),
