@@ -14,7 +14,7 @@ def without_hidden(
     answers: Sequence[Outputs], reference: Sequence[Outputs], sets: Sequence[Inputs]
 ) -> Iterator[tuple[str, list[Outputs]]]:
     """Yield, for each mask and each of its values, such as `attention_mask is 0`, and the answers with the reference's
-    values there. A mask has the first two sizes of an output, as rows and places have."""
+    values there. A mask has a value for each row and place, and logits and caches have these sizes."""
     for name, masks in _masks_of(sets).items():
         for value in (0, 1):
             hidden = [mask == value for mask in masks]
@@ -42,8 +42,11 @@ def _are_masks(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _with_reference(ours: Outputs, exact: Outputs, hidden: torch.Tensor) -> Outputs:
     def shown(own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        if own.shape != right.shape or own.shape[:2] != hidden.shape:
+        rows, places = hidden.shape
+        if own.shape != right.shape or own.shape[:1] != (rows,) or places not in own.shape[1:]:
             return own
-        return torch.where(hidden.view(*hidden.shape, *[1] * (own.dim() - 2)).to(own.device), right.to(own), own)
+        sizes = [1] * own.dim()
+        sizes[0], sizes[own.shape[1:].index(places) + 1] = rows, places
+        return torch.where(hidden.view(sizes).to(own.device), right.to(own), own)
 
     return tuple(map(shown, ours, exact))

@@ -14,7 +14,8 @@ class Scores(nn.Module):
 
     def forward(self, values, attention_mask):
         shown = values * attention_mask[..., None]
-        return self.linear(values) + shown.sum(1, keepdim=True)
+        found = self.linear(values) + shown.sum(1, keepdim=True)
+        return found, found.unflatten(-1, (4, 4)).transpose(1, 2)  # as in a cache: row, head, place, width
 
 
 def factory(batch: int = 4):

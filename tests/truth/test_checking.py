@@ -131,9 +131,10 @@ def off_at(place: int) -> Build:
     """Return a build whose answer is wrong at one place of each row."""
 
     def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        def answer(**inputs: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = module(**inputs)
-            return found.index_add(1, torch.tensor([place]), torch.ones_like(found[:, :1]))
+        def answer(**inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            found = module(**inputs)[0]
+            found = found.index_add(1, torch.tensor([place]), torch.ones_like(found[:, :1]))
+            return found, found.unflatten(-1, (4, 4)).transpose(1, 2)
 
         return answer
 
