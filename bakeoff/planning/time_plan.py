@@ -252,16 +252,18 @@ def usual_build_s(label: str) -> float:
 
 
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:
-    return [cell.label for cell in cells if _is_likely_to_run(cell)]
+    return [cell.label for cell in cells if not why_unlikely_to_run(cell)]
 
 
-def _is_likely_to_run(cell: Cell) -> bool:
-    """Return False if the backend cannot run on the device, or if this interpreter lacks its module. Another
+def why_unlikely_to_run(cell: Cell) -> str:
+    """Say that the backend cannot run on the device, or that this interpreter lacks its module, or say nothing. Another
     environment is not looked into."""
     backend = backends.create(cell.backend)
     if cell.device.kind not in backend.devices:
-        return False
-    return bool(cell.environment) or importlib.util.find_spec(backend.module) is not None
+        return f"{backend.name} does not run on {cell.device}"
+    if not cell.environment and importlib.util.find_spec(backend.module) is None:
+        return f"{backend.name} is not installed (No module named '{backend.module}'): bakeoff doctor says what to do"
+    return ""
 
 
 def starts_s(labels: Sequence[str], starts: int, are_all_started: bool) -> float:

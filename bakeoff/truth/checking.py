@@ -34,6 +34,7 @@ from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
+from bakeoff.truth.padding import without_hidden
 from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
 from bakeoff.truth.steps import without_jumps
 from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE, names_of_written
@@ -53,6 +54,8 @@ LIKE_EAGERS = "their mean and spread over {} calls of each are alike"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 WITHOUT_FAST_PATH = "as eager answers without its fast path"
 BY_ROUNDING = "what the model decides depends on rounding ({}): eager differs as much if its operators round otherwise"
+HIDDEN = "it is wrong only where {}: if that is padding, its values mean nothing"
+LEAVES_OUT_CASTS = "the model's own casts to 16 bits move its answer as far: the build may leave some of them out"
 FROZEN = "the trace froze a choice by values at {}"
 
 
@@ -151,6 +154,8 @@ class Checker:
                 right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
         if not right.passed:
             right = self._beside_witnesses(right, answers)
+        if not right.passed:
+            right = self._with_cause(right, answers)
         if traits.is_random:
             return self._of_random(right, answers)
         # a frozen choice is right for the first inputs, which a trace is made of: other forms there have another reason
@@ -181,6 +186,16 @@ class Checker:
             return of_rest.model_copy(update={"rule": f"{of_rest.rule}; {why}"})
         rule = f"{'not all' if count < number else 'not'} compared: {why}"
         return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": count < number})
+
+    def _with_cause(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
+        """Name in the reason what explains all that is wrong, if it is found."""
+        path = self._files.with_own_casts
+        if path.exists() and self._compared(answers, Reference.load(path)).passed:
+            return right.model_copy(update={"rule": f"{right.rule}; {LEAVES_OUT_CASTS}"})
+        for where, shown in without_hidden(answers, self.reference.outputs, self._sets):
+            if self._compared(shown, self.reference).passed:
+                return right.model_copy(update={"rule": f"{right.rule}; {HIDDEN.format(where)}"})
+        return right
 
     def _eager_fails(self) -> bool:
         """Return True if eager, called now, fails the check as well, where it would pass in the reference's process."""

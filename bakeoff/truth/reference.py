@@ -208,6 +208,11 @@ class ReferenceFiles:
         paths = itertools.takewhile(Path.exists, map(self.witness, itertools.count()))
         return [Reference.load(path).outputs for path in paths]
 
+    @property
+    def with_own_casts(self) -> Path:
+        """The reference with the errors of a model whose own casts to 16 bits are left out, if it has such casts."""
+        return self.reference.with_suffix(".casts.safetensors")
+
     def after(self, calls: int) -> Path:
         """The reference of the same sequence of calls, after so many calls with the first inputs."""
         return self.reference.with_suffix(f".after{calls}.safetensors")

@@ -28,6 +28,9 @@ CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.
 """Operators that take the type of their result as an argument. Views of the same bits as another type are not here."""
 
 
+SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+
 class KeepFloat64(TorchDispatchMode):
     """Inside this block, casts to float32 are casts to float64, and operators that lack float64, which `in_float32`
     names, run in float32. With `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too."""
@@ -36,7 +39,7 @@ class KeepFloat64(TorchDispatchMode):
         super().__init__()
         self._wider = {
             **WIDER,
-            **(dict.fromkeys((torch.bfloat16, torch.float16), torch.float64) if widens_16_bits else {}),
+            **(dict.fromkeys(SIXTEEN_BITS, torch.float64) if widens_16_bits else {}),
         }
         keep_compiler_out(KeepFloat64)
         self.in_float32: list[str] = []
@@ -199,6 +202,14 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
         return operator in CHOOSING - POOLING
     becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
     return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
+
+
+def narrows(func: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Return True for a cast from a wider type to 16 bits."""
+    if func.overloadpacket not in CASTS or not isinstance(found, torch.Tensor) or not args:
+        return False
+    is_wider = isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and args[0].element_size() > 2
+    return is_wider and found.dtype in SIXTEEN_BITS
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

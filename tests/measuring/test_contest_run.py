@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bakeoff import backends
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import add_floors, dominated
@@ -768,6 +769,17 @@ def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Pat
     assert set(run.left_s) == {(0.0, 0.0)}, "no time is promised that the budget does not leave"
     (reason,) = {record.reason for record in run.records.values()}
     assert re.fullmatch(r"--budget left no time; about \d+ s more would do for eager and \w+", reason)
+
+
+def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(backends.create("onnx")), "module", "no_such_module_of_anybody")
+    labels = ("eager", "onnx", "tensorrt")
+    run = run_contest(tmp_path, {label: Script() for label in labels}, budget_s=0.0)
+    missing = {label: run.records[label].reason for label in labels if run.records[label].status is Status.UNAVAILABLE}
+    assert missing == {
+        "onnx": "onnx is not installed (No module named 'no_such_module_of_anybody'): bakeoff doctor says what to do",
+        "tensorrt": "tensorrt does not run on cpu",
+    }
 
 
 # --- memory

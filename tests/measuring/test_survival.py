@@ -34,6 +34,14 @@ def hungry_when_called(batch=1):
     return Hungry(), torch.randn(batch, 4)
 
 
+def asks(batch=1):
+    return input("Trust this model's code? [y/N]"), torch.randn(batch, 4)
+
+
+def writes_to_nobody(batch=1):
+    raise BrokenPipeError("the loader is gone")
+
+
 def good(batch=1):
     if sys.platform == "linux" and SCORE.read_text().strip() != "1000":
         raise RuntimeError("the kernel would end another process first")
@@ -44,6 +52,8 @@ OUTCOMES = {
     "hangs": (Status.TIMEOUT, "the reference was not computed within 6 s"),
     "hungry": (Status.OOM, "your model failed to load: RuntimeError: "),
     "hungry_when_called": (Status.OOM, "your model failed when it was called"),
+    "asks": (Status.ERROR, "your model failed to load: EOFError: EOF when reading a line"),
+    "writes_to_nobody": (Status.ERROR, "your model failed to load: BrokenPipeError: the loader is gone"),
     "good": (Status.OK, ""),
 }
 
@@ -51,7 +61,7 @@ OUTCOMES = {
 @pytest.mark.parametrize(
     ("names", "limits"),
     [
-        (("hungry", "hungry_when_called", "good"), {}),
+        (("hungry", "hungry_when_called", "asks", "writes_to_nobody", "good"), {}),
         # a busy machine may not measure the good one in this time
         pytest.param(("hangs", "good"), {"time_limit_s": 6.0}, marks=pytest.mark.slow),
     ],

@@ -30,7 +30,9 @@ from bakeoff.truth.checking import (
     ALWAYS_ALIKE,
     FORGETS,
     FROZEN,
+    HIDDEN,
     LEAVES_OUT,
+    LEAVES_OUT_CASTS,
     LIKE_EAGERS,
     NOT_RANDOM,
     OVERWRITES,
@@ -118,6 +120,25 @@ def with_a_state_of_its_own(module: nn.Module, first: Inputs) -> Callable[..., A
 def wrong(module: nn.Module, first: Inputs) -> Callable[..., Any]:
     own = with_a_state_of_its_own(module, first)
     return lambda *args: 1.01 * own(*args)
+
+
+def without_casts(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    own = cast("Any", module)
+    return lambda x: own.narrow(1.001 * torch.relu(own.wide(x)))
+
+
+def off_at(place: int) -> Build:
+    """Return a build whose answer is wrong at one place of each row."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def answer(**inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            found = module(**inputs)[0]
+            found = found.index_add(1, torch.tensor([place]), torch.ones_like(found[:, :1]))
+            return found, found.unflatten(-1, (4, 4)).transpose(1, 2)
+
+        return answer
+
+    return build
 
 
 STREAMING = "streaming_state.py:factory"
@@ -950,3 +971,21 @@ def test_an_answer_that_changes_late_is_not_told_to_depend_on_rounding(reference
 def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path]) -> None:
     found = checked(OTHER_PROCESS, references(OTHER_PROCESS), wrong)
     assert (found.passed, found.unchecked) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("case", "build", "cause"),
+    [
+        ("own_casts.py:factory", without_casts, LEAVES_OUT_CASTS),
+        ("own_casts.py:factory", wrong, ""),
+        ("left_padding.py:factory", off_at(0), HIDDEN.format("attention_mask is 0")),
+        ("left_padding.py:factory", off_at(3), ""),
+    ],
+)
+def test_what_explains_all_that_is_wrong_is_in_the_reason(
+    case: str, build: Build, cause: str, references: Callable[[str], Path]
+) -> None:
+    found = checked(case, references(case), build)
+    assert not found.passed and found.is_only_inexact
+    rest, _, ending = found.rule.rpartition(" times the limit)")
+    assert rest and ending.removeprefix("; ") == cause

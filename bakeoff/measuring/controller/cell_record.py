@@ -18,6 +18,7 @@ from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
+from bakeoff.planning.time_plan import why_unlikely_to_run
 from bakeoff.records import doubts
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import LATER, Failure
@@ -378,5 +379,9 @@ def tail_of(log: Path) -> str:
 
 
 def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
-    """Return the record of a cell that the run did not reach, by default for lack of time."""
-    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=reason, **common_fields(planned))
+    """Return the record of a cell that the run did not reach, by default for lack of time. One that cannot run here
+    is no such cell: more time would not measure it."""
+    status = Status.NOT_REACHED
+    if unlikely := why_unlikely_to_run(planned.cell):
+        status, reason = Status.UNAVAILABLE, unlikely
+    return Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned))

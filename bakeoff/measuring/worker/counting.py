@@ -25,7 +25,7 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
-from bakeoff.truth.witnesses import jumps
+from bakeoff.truth.witnesses import jumps, narrows
 
 aten = torch.ops.aten
 
@@ -274,6 +274,7 @@ class LongestSum(TorchDispatchMode):
         keep_compiler_out(LongestSum)
         self.length = 1
         self.jumps = False  # an operator's result may jump where rounding moves its arguments
+        self.narrows = False  # it casts to 16 bits
         self.may_size_by_values = False  # as it is in `x[x > 9]`, and where Python reads a number
         # A number that Python reads may go into all that follows.
         self._read_by_python = 1
@@ -291,6 +292,7 @@ class LongestSum(TorchDispatchMode):
         length = max(self.of(given), self._read_by_python)
         found = func(*args, **(kwargs or {}))
         self.jumps = self.jumps or jumps(func, args, found)
+        self.narrows = self.narrows or narrows(func, args, found)
         self.may_size_by_values = self.may_size_by_values or func.namespace != "aten" or sizes_by_values(func, args)
         own = 1
         if func.overloadpacket in SUMS:

@@ -45,9 +45,7 @@ def main(connection: Connection, assignment: messages.Assignment) -> None:
         _set_up_process(assignment)
         do_job(connection, assignment)
         status = 0
-    except (EOFError, BrokenPipeError):
-        pass  # the controller is gone, and nobody is left to tell
-    except BaseException as error:
+    except BaseException as error:  # the model's own code may raise anything
         traceback.print_exc()
         ending, failure = explain(error)
         if not failure.place:

@@ -198,11 +198,15 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
         yardstick = Yardstick.of(subject, as_is, exact, noisy)
         witnesses = rounded_otherwise(subject, as_is)
+        casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
     files, traits = ReferenceFiles(job.reference), subject.traits
     as_is.beyond.save(files.beyond)
     for number, run in enumerate(witnesses):
         Reference(run[: as_is.sets], ()).save(files.witness(number))
+    if casts is not None:
+        expected = yardstick.expected[: as_is.sets]
+        Reference(expected, *casts, types=types_of(as_is.outputs[: as_is.sets])).save(files.with_own_casts)
     if layers is not None:  # before the reference, with which all are there
         for path, places in files.without_fast_path.parts(len(layers), as_is.sets, traits).items():
             ours, theirs = ([row[place] for place in places] for row in (as_is.without_fast_path, layers))
@@ -415,6 +419,22 @@ def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, .
     return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
 
 
+def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
+    """Return how far the answers move if the model's own casts to 16 bits are left out, or None if it has none."""
+    is_plain = subject.traits.begins_alike and not (
+        subject.cell.precision.is_16_bit or subject.cell.precision.is_quantised
+    )
+    if not (as_is.narrows and is_plain) or exact.outputs is None or exact.computed_in != "float64":
+        return None
+    try:
+        with KeepFloat64(widens_16_bits=True):
+            wide = subject.outputs_in(subject.load(), subject.cell, torch.float64)
+    except RuntimeError:  # its weights may be of 16 bits
+        traceback.print_exc()
+        return None
+    return errors_of_eager(wide[: as_is.sets], exact.outputs[: as_is.sets])
+
+
 def exact_without_fast_path(subject: Subject, as_is: AsItIs, exact: Sequence[Outputs]) -> tuple[Outputs, ...] | None:
     """Return the exact outputs without the fast path of eager's transformer layers, if it matters. How it matters goes
     into the model's traits."""
@@ -544,6 +564,7 @@ class AsItIs:
     eager_call: EagerCall | None = None  # on a GPU
     longest_sum: int = 1  # the number of values that it adds up
     sums: tuple[int, ...] = ()  # that number for each output, if they may differ
+    narrows: bool = False  # it casts to 16 bits itself
     may_jump: bool = False  # where rounding moves what an operator gets
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
 
@@ -668,6 +689,7 @@ def _inference(
         eager_call=eager_call,
         longest_sum=sums.length,
         sums=sums_of_outputs(module, sets[0], calls, sums.length, cell.precision) if len(answer) > 1 else (),
+        narrows=sums.narrows,
         may_jump=sums.jumps,
         without_fast_path=without_fast_path,
     )
