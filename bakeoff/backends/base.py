@@ -17,20 +17,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.backends.traps import Link, Trap
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unavailable, Unsupported, unknown
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
-    from bakeoff.models.base import Inputs
 
 
 @dataclass(frozen=True)
