@@ -66,7 +66,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def found(case: str) -> Path:
         if case not in known:
             folder = tmp_path_factory.mktemp("reference")
-            known[case] = folder / "outputs.safetensors"
+            known[case] = folder / "outputs.pt"
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(folder)
                 reference.compute(ComputeReference(cell=cells.case(case), reference=known[case]), folder, folder)
