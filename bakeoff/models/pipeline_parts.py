@@ -12,15 +12,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import call_of
 from bakeoff.models.calls_file import Calls
-from bakeoff.models.lazily import nn, torch
 from bakeoff.models.recording import record
 from bakeoff.records.errors import UsageError
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.text import first, listed
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class PipelineModule(Frozen):
@@ -137,6 +139,8 @@ def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]
 
 
 def run_once(pipeline: Any, example: Any) -> Any:
+    import torch
+
     with torch.no_grad():
         if callable(example):
             return example(pipeline)
@@ -146,6 +150,8 @@ def run_once(pipeline: Any, example: Any) -> Any:
 
 def part_of(pipeline: object, name: str) -> nn.Module:
     """Return the module at a path such as `vae.decoder`. Raise UsageError where there is none."""
+    from torch import nn
+
     try:
         part = functools.reduce(getattr, name.split("."), pipeline)
     except AttributeError as error:
@@ -159,6 +165,8 @@ def part_of(pipeline: object, name: str) -> nn.Module:
 
 
 def _modules_of(pipeline: object) -> dict[str, nn.Module]:
+    from torch import nn
+
     if isinstance(pipeline, nn.Module):
         return dict(pipeline.named_children())
     components = getattr(pipeline, "components", None)  # of diffusers
@@ -185,6 +193,8 @@ class _Timer:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Time the calls of the module inside the block, which is one call of the pipeline."""
+        import torch
+
         self.seconds.append(0.0)
         before = torch.nn.Module.register_forward_pre_hook(self.module, self._begin)
         after = torch.nn.Module.register_forward_hook(self.module, self._end, always_call=True)
@@ -207,6 +217,8 @@ class _Timer:
 
 def synchronise() -> None:
     """Wait for the GPU, if this process uses one."""
+    import torch
+
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.calls_file import CALLS_PER_SHAPE, LIMIT_BYTES, Calls
-from bakeoff.models.lazily import nn, pytree, torch
 from bakeoff.models.unwrapping import without_wrappers
 from bakeoff.records.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @contextmanager
@@ -27,6 +29,8 @@ def record(
     is traced, exported or captured into a CUDA graph compute nothing, and are not recorded. A direct call of
     `module.forward(...)` is not recorded either, since torch calls no hooks then.
     """
+    import torch
+
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"record takes a torch.nn.Module, not a value of type {type(module).__name__}")
     inner = without_wrappers(module)
@@ -52,6 +56,8 @@ class _Hook:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if self.calls is None or computes_nothing(args, kwargs):
             return
+        import torch
+
         with self._lock:
             self.calls.add(args, kwargs)
             self.calls.under_autocast += torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
@@ -62,7 +68,9 @@ class _Hook:
 
 def computes_nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return True while the module is traced or captured, so that its arguments have no values."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils import _pytree as pytree
 
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return True

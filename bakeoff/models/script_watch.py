@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.calls_file import LIMIT_BYTES, Calls
-from bakeoff.models.lazily import nn, torch
 from bakeoff.models.pipeline_parts import synchronise
 from bakeoff.models.recording import computes_nothing
 from bakeoff.models.unwrapping import without_wrappers
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TRAINING = "training"  # in training mode, with gradients
 INFERENCE = "inference"
@@ -74,6 +76,8 @@ class Watch:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WatchedModule:
         """Count a call with its inputs, which the module may change."""
+        import torch
+
         with self._lock:
             row = self.row_of(module, module.training and torch.is_grad_enabled())
             row.calls.add(args, kwargs)
@@ -85,6 +89,9 @@ class Watch:
 def watched(watch: Watch) -> Iterator[None]:
     """Watch all calls of modules in the block, from any thread. What `torch.compile` has compiled runs eagerly. A
     device is synchronised around each call, so that its time is known."""
+    import torch
+    from torch import nn
+
     # torch's hooks for all modules get no keyword arguments before a call
     original = nn.Module.__call__
     of_thread = threading.local()
