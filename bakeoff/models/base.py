@@ -1,6 +1,6 @@
 """The contract between the harness and a model: named dimensions, and a module with several sets of inputs for them.
 
-This file and the families import torch only inside functions, because the controller plans without torch.
+This file and the families import torch only when they use it, because the controller plans without torch.
 """
 
 from __future__ import annotations
