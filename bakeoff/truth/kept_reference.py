@@ -54,8 +54,9 @@ def load(path: Path) -> KeptReference | None:
 def keep(reference: Path, path: Path, memory: Memory) -> None:
     """Keep a copy of the file. It appears whole or not at all, and a folder that cannot be written costs time only."""
     with contextlib.suppress(OSError, RuntimeError):
-        if reference.stat().st_size <= MAX_BYTES:
-            kept = replace(Reference.load(reference), kept_at=datetime.now(UTC).isoformat(timespec="seconds"))
+        kept_at = datetime.now(UTC).isoformat(timespec="seconds")
+        kept = replace(Reference.load(reference), kept_at=kept_at, witnesses=(), without_fast_path=None)
+        if sum(tensor.nbytes for outputs in kept.outputs for tensor in outputs) <= MAX_BYTES:
             save_whole(KeptReference(kept, memory), path)
 
 

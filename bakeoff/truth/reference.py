@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,36 @@ class Reference:
     longest_sum: int = 1  # the number of values that the model adds up
     kept_at: str = ""  # date and time in ISO 8601, if the outputs are those of an earlier run
     sums: tuple[int, ...] = ()  # `longest_sum` of each output of the first input set; empty: of all outputs alike
+    others: tuple[Reference, ...] = ()
+    """Of each probe, since their sizes differ. If the model keeps state: of the same calls after one with the first
+    inputs, two and so on, and at last of a build that forgets the state between calls."""
+    witnesses: tuple[tuple[Outputs, ...], ...] = ()
+    """What eager answers if each operator rounds otherwise, or gives another of several right answers, the least noisy
+    ones first."""
+    without_fast_path: Reference | None = None
+    """What eager answers without the fast path of its transformer layers, if that is something else."""
+
+    @classmethod
+    def with_others(cls, of: Callable[[range], Reference], count: int, sets: int, traits: ModelTraits) -> Reference:
+        """Return the reference `of` the first `sets` of `count` outputs, with those of the others."""
+        size = sets if traits.state else 1
+        others = (of(range(place, place + size)) for place in range(sets, count, size))
+        return replace(of(range(sets)), others=tuple(others))
 
     def save(self, path: Path, outputs_at: Path | None = None) -> None:
         """Write it for this machine. The file appears at `path` whole or not at all. The outputs are left out if
         `outputs_at`, the reference of another precision in the same folder, holds them."""
-        kept = replace(self, outputs=() if outputs_at else tuple(map(_on_host, self.outputs)))
+        kept = (replace(self, outputs=()) if outputs_at else self)._on_host()
         save_whole({"reference": kept, "outputs_in": outputs_at.name if outputs_at else ""}, path)
+
+    def _on_host(self) -> Reference:
+        return replace(
+            self,
+            outputs=tuple(map(_on_host, self.outputs)),
+            others=tuple(each._on_host() for each in self.others),
+            witnesses=tuple(tuple(map(_on_host, run)) for run in self.witnesses),
+            without_fast_path=self.without_fast_path._on_host() if self.without_fast_path else None,
+        )
 
     @classmethod
     def load(cls, path: Path) -> Reference:
@@ -117,65 +140,10 @@ def with_answer(reference: Reference, answer: Outputs) -> Reference | None:
     )
 
 
-@dataclass(frozen=True)
-class ReferenceFiles:
-    """The files beside a contest's reference. Most contests have the reference only."""
-
-    reference: Path
-
-    @property
-    def beyond(self) -> Path:
-        """What must be right beyond the answers to the model's own inputs."""
-        return self.reference.with_suffix(".beyond.pt")
-
-    def of_probe(self, number: int) -> Path:
-        """The reference of one of the probes. Their sizes differ, so each has its own yardstick."""
-        return self.reference.with_suffix(f".probe{number}.pt")
-
-    @property
-    def without_fast_path(self) -> ReferenceFiles:
-        """What eager answers without the fast path of its transformer layers, if that is something else."""
-        return ReferenceFiles(self.reference.with_suffix(".layers.pt"))
-
-    def witness(self, number: int) -> Path:
-        """What eager answers if each operator rounds otherwise, or gives another of several right answers."""
-        return self.reference.with_suffix(f".witness{number}.pt")
-
-    def witnesses(self) -> list[tuple[Outputs, ...]]:
-        """Return the answers of all of them, the least noisy ones first."""
-        paths = itertools.takewhile(Path.exists, map(self.witness, itertools.count()))
-        return [Reference.load(path).outputs for path in paths]
-
-    def after(self, calls: int) -> Path:
-        """The reference of the same sequence of calls, after so many calls with the first inputs."""
-        return self.reference.with_suffix(f".after{calls}.pt")
-
-    @property
-    def forgetful(self) -> Path:
-        """The reference of a build that forgets the state between calls."""
-        return self.reference.with_suffix(".forgetful.pt")
-
-    def all_after(self) -> Iterator[Path]:
-        calls = 1
-        while self.after(calls).exists():
-            yield self.after(calls)
-            calls += 1
-
-    def parts(self, outputs: int, sets: int, traits: ModelTraits) -> dict[Path, range]:
-        """Return which of all outputs go into which file. The reference itself comes last: with it, all are there."""
-        found: dict[Path, range] = {}
-        if traits.state:
-            for calls in range(1, 1 + traits.settles_after):
-                found[self.after(calls)] = range(calls * sets, (calls + 1) * sets)
-            found[self.forgetful] = range(outputs - sets, outputs)
-        else:
-            for number, place in enumerate(range(sets, outputs)):
-                found[self.of_probe(number)] = range(place, place + 1)
-        return found | {self.reference: range(sets)}
-
-
 Change = tuple["torch.Tensor", "torch.Tensor"]
 """A tensor as it was before a call, and after it."""
+
+BEYOND = ".beyond.pt"
 
 
 @dataclass(frozen=True)
@@ -187,15 +155,15 @@ class Beyond:
     written_inputs: Mapping[str, Change] = field(default_factory=dict)  # of a call with the first inputs
     draws: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a random model in several calls
 
-    def save(self, path: Path) -> None:
-        """Write a file if there is anything."""
+    def save(self, reference: Path) -> None:
+        """Write a file beside the reference if there is anything."""
         if any(vars(self).values()):
-            torch.save(self, path)
+            torch.save(self, reference.with_suffix(BEYOND))
 
     @classmethod
-    def load(cls, path: Path, device: str) -> Beyond:
-        """Return what is in a file that this run has written, with its tensors on this device, or nothing."""
-        if not path.exists():
+    def load(cls, reference: Path, device: str) -> Beyond:
+        """Return what is in that file, which this run has written, with its tensors on this device, or nothing."""
+        if not (path := reference.with_suffix(BEYOND)).exists():
             return cls()
         beyond: Beyond = torch.load(path, map_location=torch.device(device), weights_only=False)
         return beyond
