@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import cuda_graph, inductor, quantising
 from bakeoff.backends.base import (
@@ -32,11 +32,9 @@ from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_fl
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, spelled
 from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
 
 Function = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
@@ -100,7 +98,6 @@ class AOTInductor(AheadOfTime):
     def precompile(self, device: Device) -> None:
         if not device.is_cuda:
             return
-        import torch
         import torch._inductor
 
         class AddOne(torch.nn.Module):
@@ -151,7 +148,6 @@ class AOTInductor(AheadOfTime):
         )
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
-        import torch
         import torch._inductor.config
 
         from bakeoff.backends.calling import as_called, plain_tensors
@@ -189,8 +185,6 @@ class AOTInductor(AheadOfTime):
         (context.workspace / ACCOUNT).write_text(json.dumps(account))
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
-        import torch
-
         from bakeoff.backends.runtime.torch_programs import open_package
 
         options = self.mode(context.cell.mode).options

@@ -1,7 +1,7 @@
 """The contract between the harness and a backend. docs/how-to-add-a-backend.md walks through it.
 
 A backend never times itself, never prints and never decides a precision. The cell names the precision, and the backend
-obeys or says that it does not support the cell. Backends import their libraries inside methods: naming a backend then
+obeys or says that it does not support the cell. A backend's library is imported when it is first used: naming a backend
 costs nothing, and a missing library becomes an `Availability` with a reason.
 """
 
@@ -15,22 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.backends.traps import Link, Trap
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unavailable, Unsupported, unknown
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
-    from bakeoff.models.base import Inputs
 
 
 @dataclass(frozen=True)
@@ -351,45 +350,30 @@ class FlatCalls(Compiled):
         vars(self).pop("_function", None)
 
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _passed_on(method: Method) -> Method:
-    name = method.__name__
-
-    def call(self: Wrapped, *arguments: Any) -> Any:
-        return getattr(self._inner, name)(*arguments)
-
-    call.__name__ = name
-    return call  # type: ignore[return-value]
-
-
 class Wrapped(Compiled):
     """Stands in for another compiled model, and passes on every call that a subclass does not replace."""
 
     def __init__(self, inner: Compiled) -> None:
         self._inner = inner
 
+    def bind(self, inputs: Inputs) -> None:
+        self._inner.bind(inputs)
+
     def run(self) -> None:  # is timed, and so calls directly
         self._inner.run()
 
-    bind = _passed_on(Compiled.bind)
-    refresh = _passed_on(Compiled.refresh)
-    outputs = _passed_on(Compiled.outputs)
-    results = _passed_on(Compiled.results)
-    own_inputs = _passed_on(Compiled.own_inputs)
-    stages = _passed_on(Compiled.stages)
-    restore = _passed_on(Compiled.restore)
-    seed = _passed_on(Compiled.seed)
-    placement = _passed_on(Compiled.placement)
-    compilations = _passed_on(Compiled.compilations)
-    recompiled = _passed_on(Compiled.recompiled)
-    profiler = _passed_on(Compiled.profiler)
-    is_final = _passed_on(Compiled.is_final)
-    finalise = _passed_on(Compiled.finalise)
-    precision = _passed_on(Compiled.precision)
-    settings = _passed_on(Compiled.settings)
-    close = _passed_on(Compiled.close)
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return self._inner.outputs()
+
+
+def _passing_on(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: getattr(self._inner, name)(*arguments)
+
+
+for _name, _method in vars(Compiled).items():
+    # another instance is another build's, which a wrapper has to make
+    if not (_name.startswith("_") or _name == "instance" or _name in vars(Wrapped)) and callable(_method):
+        setattr(Wrapped, _name, _passing_on(_name))
 
 
 class Backend(ABC):

@@ -7,13 +7,11 @@ fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import Unsupported
-
-if TYPE_CHECKING:
-    import torch
 
 Axis = tuple[int, int]
 """An axis of a tensor: the tensor's place among the inputs or outputs, and the number of the axis."""
@@ -69,8 +67,6 @@ class Buckets:
         return on_padded
 
     def _filled(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
-        import torch
-
         padding = [0, 0] * tensor.dim()  # two numbers for each axis, the last one first
         for axis, size in enumerate(tensor.shape):
             if (place, axis) in self._largest:

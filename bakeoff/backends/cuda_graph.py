@@ -6,28 +6,21 @@ that remains comes from the backend's kernels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.runtime.contract import WARMING_CALLS
-from bakeoff.models.base import of_each_shape
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import CAPTURE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
-    from bakeoff.models.base import Inputs
 
 
 def capture(compiled: Compiled, example: Inputs, context: BuildContext) -> Compiled:
     """Capture a call of `compiled` over buffers of its own, in the phase `capture`, outside of the default stream.
     Raise Unsupported if the call cannot be captured, or if the input sets have several shapes."""
-    import torch
-
     from bakeoff.models.input_sets import copied
 
     sets = context.calibration

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,20 +23,17 @@ from bakeoff.backends.base import (
     Suits,
 )
 from bakeoff.backends.model_changes import CHANGES
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.standalone import Runtime, ScriptPart
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
 from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
-    from bakeoff.models.base import Inputs
 
 
 PLAIN = Mode(worth_trying=ANYWHERE, any_size=True, fast_path=True)
@@ -160,8 +158,6 @@ class Callables(Compiled):
         return torch_kernels.placement(self._call)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        import torch
-
         from bakeoff.backends.calling import FlatModule
         from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, graph_kernels, is_on_cuda
 
@@ -234,8 +230,6 @@ class Steps(Compiled):
 
 
 def torch_available(device: Device) -> Availability:
-    import torch
-
     if not device.is_cuda:
         return AVAILABLE
     if torch.version.cuda is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import delegation
 from bakeoff.backends.base import (
@@ -18,14 +18,11 @@ from bakeoff.backends.base import (
     installed,
 )
 from bakeoff.backends.ranges import exported
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 PROGRAM = "model.pte"
 ACCOUNT = "placement.json"

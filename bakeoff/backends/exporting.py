@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends import older_opset
 from bakeoff.backends.base import Settings
-from bakeoff.backends.ranges import naming_the_form
-
-if TYPE_CHECKING:
-    import torch
-    from onnxscript import ir
-
-    from bakeoff.backends.ranges import OpenAxes
-    from bakeoff.models.base import Inputs
-
+from bakeoff.backends.ranges import OpenAxes, naming_the_form
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import ir, onnx, torch
 
 EXPORTED = "model.onnx"
 QUANTISED = "int8.onnx"
@@ -56,8 +50,6 @@ def export_onnx(
     by `bakeoff.backends.older_opset`. Weights over protobuf's limit of 2 GB go into a file beside it. Raise what
     torch.onnx.export raises, and Unsupported, with the operators, if the graph has no form in an older version.
     """
-    import torch
-
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors, tensor_names
     from bakeoff.backends.ranges import exported
     from bakeoff.models.onnx_module import OnnxModule
@@ -106,8 +98,6 @@ def export_onnx(
 def _round_folded_weights(model: ir.Model) -> None:
     """Round float32 weights of nodes in bfloat16 to bfloat16: the exporter folds a batch normalisation in float32, and
     leaves the weights in that type."""
-    from onnxscript import ir
-
     for node in _nodes_in_bfloat16(model):
         for weight in node.inputs[1:] if node.op_type in FOLDED_INTO else ():
             if weight is not None and weight.const_value is not None and weight.dtype == ir.DataType.FLOAT:
@@ -126,9 +116,6 @@ def _needs_bfloat16_opset(model: ir.Model) -> bool:
 
 
 def _allows_bfloat16(node: ir.Node, opset: int) -> bool:
-    import onnx
-    from onnxscript import ir
-
     inputs = zip(onnx.defs.get_schema(node.op_type, opset).inputs, node.inputs, strict=False)
     return all(
         "tensor(bfloat16)" in allowed.types
@@ -138,8 +125,6 @@ def _allows_bfloat16(node: ir.Node, opset: int) -> bool:
 
 
 def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
-    from onnxscript import ir
-
     return [
         node
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
@@ -148,8 +133,6 @@ def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
 
 
 def convolves(path: Path) -> bool:
-    import onnx
-
     def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for node in nodes:
             yield node
@@ -184,8 +167,6 @@ def exported_before(folder: Path) -> OnnxModel | None:
 
 
 def model_at(path: Path) -> OnnxModel:
-    import onnx
-
     graph = onnx.load(path, load_external_data=False).graph
     weights = {weight.name for weight in graph.initializer}  # which old files list among the inputs
     return OnnxModel(

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Backend, Settings
+from bakeoff.models.lazily import nn, torch
 from bakeoff.records.schema import Cell
-
-if TYPE_CHECKING:
-    import torch
 
 SWITCH = "mha_fastpath"
 """The setting in which records tell whether the fast path was on, for models that can take it."""
@@ -25,8 +22,6 @@ SWITCH = "mha_fastpath"
 
 def apply(backend: Backend, cell: Cell) -> None:
     """Switch the fast path on or off in this process, as the cell's mode says, and set the mode's other switches."""
-    import torch
-
     from bakeoff.backends.runtime.folder import switch
 
     mode = backend.mode(cell.mode)
@@ -37,8 +32,6 @@ def apply(backend: Backend, cell: Cell) -> None:
 @contextmanager
 def switched_off() -> Iterator[None]:
     """Run the block without the fast path."""
-    import torch
-
     was_on = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -48,14 +41,10 @@ def switched_off() -> Iterator[None]:
 
 
 def can_take(module: torch.nn.Module) -> bool:
-    from torch import nn
-
     return any(isinstance(part, nn.TransformerEncoderLayer | nn.MultiheadAttention) for part in module.modules())
 
 
 def in_force(module: torch.nn.Module, switches: Mapping[str, bool] = MappingProxyType({})) -> Settings:
     """Return whether the fast path is on, or nothing for a module that could not take it, and a mode's switches."""
-    import torch
-
     fast: Settings = {SWITCH: torch.backends.mha.get_fastpath_enabled()} if can_take(module) else {}
     return {**fast, **switches}

@@ -37,10 +37,12 @@ from bakeoff.backends.inductor_profiling import (
     first_sentence,
     naming_kernels,
 )
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import mark, refuse_a_script, refusing_guards
 from bakeoff.backends.runtime.contract import WITH_CUDA_GRAPHS
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, spelled
-from bakeoff.models.base import of_each_shape
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
@@ -48,11 +50,7 @@ from bakeoff.records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, E
 from bakeoff.records.text import counted
 
 if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
     from bakeoff.backends.training import Training
-    from bakeoff.models.base import Inputs
 
 TRIGGERING_CALLS = 3
 """The first call compiles. With CUDA graphs the second warms up on the graph's pool, and the third is recorded."""
@@ -182,8 +180,6 @@ class Inductor(Backend):
         return AVAILABLE
 
     def precompile(self, device: Device) -> None:
-        import torch
-
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def keeps_choices(self, cell: Cell, workspace: Path) -> bool:
@@ -248,7 +244,6 @@ class Inductor(Backend):
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        import torch
         import torch._dynamo
         import torch._inductor.config
 
@@ -303,7 +298,6 @@ class Inductor(Backend):
     def _build_parts(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile only the targets, each alone, or one for those that are alike. The module's own `forward` calls
         them."""
-        import torch
         import torch._dynamo.config
 
         alike: dict[str, Any] = {}
@@ -331,8 +325,6 @@ class Inductor(Backend):
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its
         own, or stays PyTorch's."""
-        import torch
-
         mode = context.cell.mode
         with context.phase("compile"), InductorLog() as log:
             forward = torch.compile(training.forward, backend="inductor", **self.mode(mode).options)  # type: ignore[call-overload]
@@ -462,7 +454,6 @@ def against_freezing(cell: Cell) -> str:
 
 def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a mode. Raises Unsupported where this version of Inductor lacks one of its options."""
-    import torch
     from torch._inductor import config
 
     for name in mode.get("options", {}):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends.base import (
     ANYWHERE,
@@ -24,14 +24,11 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
 from bakeoff.records.schema import DEVICE, Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 ARTIFACT = "model.vmfb"
 PACKAGES = "iree-base-compiler iree-base-runtime"
@@ -111,8 +108,6 @@ class IREE(Backend):
 def _options(device: Device) -> Settings:
     if not device.is_cuda:
         return {"iree-llvmcpu-target-cpu": "host", "iree-llvmcpu-stack-allocation-limit": STACK_BYTES}
-    import torch
-
     return {"iree-cuda-target": cuda_target(torch.cuda.get_device_capability(device.cuda_index))}
 
 
@@ -123,7 +118,6 @@ def cuda_target(capability: tuple[int, int]) -> str:
 
 def _gpu_available(device: Device) -> Availability:
     import iree.runtime
-    import torch
 
     if not (available := torch_available(device)):
         return available
@@ -216,7 +210,6 @@ class Program(Compiled):
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         import iree.runtime
-        import torch
 
         views = [self._results.get_as_object(index, iree.runtime.HalBufferView) for index in range(self._results.size)]
         arrays = [iree.runtime.DeviceArray(self._device, view).to_host() for view in views]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import delegation
 from bakeoff.backends.base import (
@@ -21,14 +21,11 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.weight_only import litert_weights
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 MODEL = "model.tflite"
 XNNPACK, OWN_KERNELS = "XNNPACK graphs", "LiteRT's own kernels"
@@ -118,8 +115,6 @@ class LoadedFlatbuffer(Compiled):
         self._interpreter.invoke()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        import torch
-
         return tuple(
             torch.from_numpy(self._interpreter.get_tensor(index)).to(getattr(torch, name))
             for index, name in zip(self._outputs, self._types, strict=True)

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Backend, BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.profiling import Profiler
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import Unsupported, first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
-    from bakeoff.models.base import Inputs
 
 
 def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -37,8 +32,6 @@ def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: Bu
 
 def converted_module(module: torch.nn.Module) -> torch.nn.Module:
     """Return a copy with weights of four dimensions in channels_last memory. It shares all other tensors."""
-    import torch
-
     from bakeoff.backends.calling import plain_tensors
 
     with plain_tensors():
@@ -54,8 +47,6 @@ def converted_module(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def converted_inputs(inputs: Inputs) -> Inputs:
-    import torch
-
     from bakeoff.backends.calling import plain_tensors
 
     with plain_tensors():

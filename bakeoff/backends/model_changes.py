@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import nn, torch
 from bakeoff.records.errors import Unsupported, first_line
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 FOLDED_NORMS, PADDED, SDPA = "folded-norms", "padded-linears", "sdpa"
 
@@ -26,7 +23,6 @@ ALIGNMENT = 64
 def fold_norms(module: torch.nn.Module, inputs: Inputs) -> int:
     """Fold each batch norm of `module` into the convolution whose output it gets. Return how many were folded. Training
     must be off, and outputs must be checked: another reader of a folded convolution is not seen."""
-    from torch import nn
     from torch.nn.utils import fuse_conv_bn_eval
 
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -70,8 +66,6 @@ def _replace(module: torch.nn.Module, old: torch.nn.Module, new: torch.nn.Module
 
 def unaligned_layers(module: torch.nn.Module) -> dict[str, torch.nn.Linear]:
     """Return the linear layers whose number of outputs is above `ALIGNMENT` and no multiple of it, by their paths."""
-    from torch import nn
-
     return {
         path: layer
         for path, layer in module.named_modules()
@@ -82,7 +76,6 @@ def unaligned_layers(module: torch.nn.Module) -> dict[str, torch.nn.Linear]:
 def pad_layers(module: torch.nn.Module, inputs: Inputs) -> int:
     """Pad each linear layer's outputs to a multiple of `ALIGNMENT`, of which calls return a view without the padding.
     Return how many layers were padded. A tied weight is copied."""
-    from torch import nn
     from torch.nn import functional
 
     class PaddedLinear(nn.Linear):

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bakeoff.models.lazily import ir, onnx
 from bakeoff.records.errors import Unsupported
-
-if TYPE_CHECKING:
-    from onnxscript import ir
 
 
 def lower_file(path: Path, opset: int) -> None:
     """Do for a model in a file what `lower` does. Its weights may lie in a file beside it."""
-    from onnxscript import ir
-
     model = ir.load(path)
     if model.graph.opset_imports[""] > opset:
         lower(model, opset)
@@ -30,9 +25,6 @@ def lower_file(path: Path, opset: int) -> None:
 def lower(model: ir.Model, opset: int) -> None:
     """Change the model, in place, from opset 18 to 17. Raise Unsupported, with the operators, if one has no form
     there."""
-    import onnx
-    from onnxscript import ir
-
     own = model.graph.opset_imports[""]
     without_form = set()
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
@@ -50,8 +42,6 @@ def lower(model: ir.Model, opset: int) -> None:
 
 
 def _axes_as_attribute(node: ir.Node) -> bool:
-    from onnxscript import ir
-
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is not None:
         constant = ir.convenience.get_const_tensor(axes)  # an initialiser, or what a node Constant gives

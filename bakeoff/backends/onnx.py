@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import exporting, onnx_plugins, onnx_quantising, onnx_traps, weight_only
 from bakeoff.backends.base import (
@@ -32,20 +32,17 @@ from bakeoff.backends.base import (
     int8_products,
 )
 from bakeoff.backends.eager import torch_available
+from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.runtime import onnx as runtime
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, Threads, TritonBackend, literal, spelled
+from bakeoff.models.base import Inputs
 from bakeoff.models.generation import caches_in_place
+from bakeoff.models.lazily import onnxruntime, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unavailable, Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.backends.profiling import Profiler
-    from bakeoff.models.base import Inputs
 
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -204,8 +201,6 @@ class Onnx(Backend):
         return _provider(cell) == "cuda" and (workspace / NO_CONVOLUTIONS).exists()
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        import onnxruntime
-
         cell = context.cell
         provider = _provider(cell)
         if plugin := _plugin(provider):
@@ -268,16 +263,12 @@ def _provider(cell: Cell) -> str:
 
 def _plugin(provider: str) -> onnx_plugins.Plugin | None:
     """Return the plug-in that a mode runs on, or None where this build of ONNX Runtime has the provider itself."""
-    import onnxruntime
-
     plugin = onnx_plugins.PLUGINS.get(provider)
     is_built_in = PROVIDERS.get(provider) in onnxruntime.get_available_providers()
     return plugin if plugin and (plugin.is_installed or not is_built_in) else None
 
 
 def _provider_available(provider: str) -> Availability:
-    import onnxruntime
-
     name = PROVIDERS[provider]
     if name in onnxruntime.get_available_providers():
         return AVAILABLE
@@ -289,8 +280,6 @@ def _provider_available(provider: str) -> Availability:
 
 def _missing_for_tensorrt() -> str:
     """Return why the provider's library does not load, or an empty string. It needs the TensorRT it was linked to."""
-    import onnxruntime
-
     with contextlib.suppress(ImportError, OSError):
         import tensorrt  # noqa: F401  # loads its libraries from where pip has put them
     library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
@@ -408,8 +397,6 @@ class Sessions:
 
 
 def _device_and_stream(device: Device) -> tuple[torch.device, int]:
-    import torch
-
     return torch.device(device), torch.cuda.current_stream().cuda_stream
 
 
@@ -426,8 +413,6 @@ class BoundSession(Compiled):
         static: Inputs | None = None,
         session: Any = None,
     ) -> None:
-        import torch
-
         self._sessions = sessions
         self._layers = layers
         self._changed = changed
@@ -485,8 +470,6 @@ class BoundSession(Compiled):
 
     def seed(self, number: int) -> None:
         """Seed dropout, which adds 1 to its seed in each call. Seeds so close give masks that resemble each other."""
-        import onnxruntime
-
         onnxruntime.set_seed(number)
 
     def _without_size(self, tensors: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
@@ -567,8 +550,6 @@ class BoundSession(Compiled):
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
         """Return the buffers of the outputs for inputs of these shapes, or None for those that ONNX Runtime
         allocates."""
-        import torch
-
         key = tuple(tuple(tensor.shape) for tensor in tensors)
         if key not in self._buffers:
             values = self._session.get_outputs()
@@ -643,8 +624,6 @@ def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _as_bound(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor as the graph takes it: contiguous, with complex numbers as pairs in a last dimension."""
-    import torch
-
     return torch.view_as_real(tensor.resolve_conj().contiguous()) if tensor.is_complex() else tensor.contiguous()
 
 
@@ -663,8 +642,6 @@ class _DeviceMemory:
 
 
 def _copied(value: Any, device: torch.device) -> torch.Tensor:
-    import torch
-
     dtype, shape = _torch_type(value.data_type()), tuple(value.shape())
     size = math.prod(shape) * dtype.itemsize
     if not size:
@@ -677,8 +654,6 @@ def _copied(value: Any, device: torch.device) -> torch.Tensor:
 
 
 def _torch_type(name: str) -> torch.dtype:
-    import torch
-
     types = {"float": torch.float32, "double": torch.float64}
     inner = _element(name)
     dtype = types.get(inner) or getattr(torch, inner)

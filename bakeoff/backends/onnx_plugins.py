@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bakeoff.backends.base import require
+from bakeoff.backends.base import BuildContext, require
+from bakeoff.models.lazily import onnxruntime, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unavailable, first_line
-
-if TYPE_CHECKING:
-    from bakeoff.backends.base import BuildContext
 
 PREFIX = "onnxruntime_ep_"
 """How the modules of all plug-ins begin."""
@@ -67,8 +65,6 @@ class Plugin:
     def find(self, device: Device) -> Any:
         """Return what the plug-in offers for inputs on this device: that GPU, or else the CPU. Raise Unavailable with
         the reason if that is nothing."""
-        import onnxruntime
-
         name = self.provider()
         offered = [offer for offer in onnxruntime.get_ep_devices() if offer.ep_name == name]
         if device.is_cuda:
@@ -101,8 +97,6 @@ def openvino_options(context: BuildContext) -> dict[str, str]:
 
 def _rtx_options(context: BuildContext) -> dict[str, str]:
     """Return the options. TF32 is on and no option turns it off: its builder reads NVIDIA_TF32_OVERRIDE."""
-    import torch
-
     os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if context.cell.precision.allows_tf32 else "0"
     return {
         "has_user_compute_stream": "1",
@@ -112,8 +106,6 @@ def _rtx_options(context: BuildContext) -> dict[str, str]:
 
 
 def _not_for_rtx(device: Device) -> str:
-    import torch
-
     capability = torch.cuda.get_device_capability(device.cuda_index)
     if capability in ((8, 6), (8, 9)) or capability >= (12, 0):
         return ""
@@ -162,15 +154,11 @@ def _shows_gpu(vendor: str) -> bool:
 
 @cache
 def _register(provider: str, library: str) -> None:
-    import onnxruntime
-
     onnxruntime.register_execution_provider_library(provider, library)
 
 
 def _is_at(offer: Any, device: Device) -> bool:
     """Return True if a GPU is the only one, or at the address of the device as the kernel writes it: 0000:65:00.0."""
-    import torch
-
     if torch.cuda.device_count() < 2:
         return True
     card: Any = torch.cuda.get_device_properties(device.cuda_index or 0)

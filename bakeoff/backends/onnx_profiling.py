@@ -33,6 +33,7 @@ from bakeoff.backends.profiling import (
     with_gaps,
     within_flat,
 )
+from bakeoff.models.lazily import onnx, torch
 
 if TYPE_CHECKING:
     from bakeoff.backends.torch_profiling import Trace
@@ -70,8 +71,6 @@ class Node:
 
 
 def nodes_at(path: Path) -> list[Node]:
-    import onnx
-
     graph = onnx.load(path, load_external_data=False).graph
     weights = {weight.name for weight in graph.initializer}
     nodes = [
@@ -90,8 +89,6 @@ def nodes_at(path: Path) -> list[Node]:
 def keep_modules(path: Path, exported: Sequence[Node]) -> None:
     """Write the modules of each node into an ONNX file that a quantiser has made of the exported nodes, because
     quantisers drop the scopes of what they rewrite."""
-    import onnx
-
     owners = owners_of(exported, nodes_at(path))
     model = onnx.load(path, load_external_data=False)
     for node in model.graph.node:
@@ -221,7 +218,6 @@ class SessionProfiler(NodeProfiler):
     def kernels(self) -> list[Kernel]:
         """Make the session's first calls on a GPU, and return the kernels of the second run in the order of their
         launches: the first one tries algorithms."""
-        import torch
         from torch.autograd.profiler import record_function
 
         from bakeoff.backends.torch_profiling import CALL, traced

@@ -11,6 +11,7 @@ from bakeoff.backends.exporting import QUANTISED, OnnxModel
 from bakeoff.backends.onnx_profiling import keep_modules, nodes_at, owners_of
 from bakeoff.backends.quantising import Layer, counted_layers
 from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import onnx, torch
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 
@@ -43,8 +44,6 @@ def static_onnx(
     If `exported` lies in `folder`, it is removed, so that only what would be deployed stays there. Raise Unsupported if
     the model has no layer to quantise.
     """
-    import onnx
-    import torch
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -101,8 +100,6 @@ def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates
 
 def onnx_layers(model: OnnxModel, precision: Precision) -> Settings:
     """Count the layers of a model that `static_onnx` or `weight_only.onnx_weights` wrote, for `Compiled.precision`."""
-    import onnx
-
     graph = onnx.load(model.path, load_external_data=False).graph
     may_be_few = precision is Precision.INT8  # some are left in float32 when that is asked for
     layers = counted_layers(layers_of(graph), precision, library="ONNX Runtime", may_be_few=may_be_few)
@@ -114,14 +111,10 @@ def onnx_layers(model: OnnxModel, precision: Precision) -> Settings:
 
 
 def attributes_of(node: Any) -> dict[str, Any]:
-    import onnx
-
     return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def layers_of(graph: Any) -> Iterator[Layer]:
-    import onnx
-
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     dequantised = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     for node in graph.node:

@@ -9,18 +9,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from bakeoff.backends.base import Availability, Backend, BuildContext, Compiled, Settings, installed
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, PREFILL, Cell
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 CONFIG = "genai_config.json"
 
@@ -120,8 +117,6 @@ class Caches:
     def outputs(self, generator: Any, given: Sequence[torch.Tensor], held: int) -> tuple[torch.Tensor, ...]:
         """Return the last position's logits (1, vocabulary), then keys and values of each layer, (1, heads, rows,
         width). After the `held` rows, caches are as `given`, or empty where nothing was given."""
-        import torch
-
         outputs = [torch.from_numpy(generator.get_output("logits")[:, -1].copy())]
         names = [f"present.{layer}.{kind}" for layer in range(self.layers) for kind in ("key", "value")]
         for place, name in enumerate(names):

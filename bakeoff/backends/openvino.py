@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import onnx_quantising, weight_only
 from bakeoff.backends.base import (
@@ -30,16 +30,13 @@ from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, lowest_and_highest
 from bakeoff.backends.runtime import openvino as runtime
 from bakeoff.backends.standalone import CppRuntime, Names, Runtime, ScriptPart, TritonBackend, literal
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import openvino, torch
 from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "f32"}
 """Without a hint OpenVINO computes a float32 model in bfloat16 on CPUs that have it. For int8 the hint applies to the
@@ -90,8 +87,6 @@ class OpenVINO(Backend):
         _keep_telemetry_out()
         if not (imports := installed("openvino", "pip install openvino", "openvino")):
             return imports
-        import openvino
-
         if "CPU" not in openvino.Core().available_devices:
             return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
         return AVAILABLE
@@ -127,8 +122,6 @@ class OpenVINO(Backend):
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         _keep_telemetry_out()
-        import openvino
-
         precision = context.cell.precision
         core = openvino.Core()
         # asked for f16 on a CPU without it, OpenVINO takes bf16 silently
@@ -173,8 +166,6 @@ def _keep_telemetry_out() -> None:
 
 
 def _names_in(path: Path) -> Names:
-    import openvino
-
     model = openvino.Core().read_model(path)
     return [port.any_name for port in model.inputs], [port.any_name for port in model.outputs]
 
@@ -198,9 +189,6 @@ def _serving_options(context: BuildContext) -> dict[str, str | int]:
 def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
     """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised. A process
     that starts warm reads what the first one left."""
-    import openvino
-    import torch
-
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
     from bakeoff.backends.exporting import export_onnx, exported_before
     from bakeoff.models.onnx_module import OnnxModule
@@ -239,8 +227,6 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
 def _from_torch_export(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes) -> Any:
     """Return the module as an OpenVINO model. OpenVINO converts no program that returns a tensor twice, so repeated
     outputs are added afterwards."""
-    import openvino
-
     program = exported(module, inputs, axes)
     names = list(program.graph_signature.user_outputs)
     distinct = list(dict.fromkeys(names))
@@ -259,8 +245,6 @@ def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settin
 
 
 def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
-    import openvino
-
     shapes = {}
     for index, tensor in enumerate(inputs.tensors()):
         ends = zip(*lowest_and_highest(axes, index, tensor.shape), strict=True)
@@ -275,8 +259,6 @@ class BoundRequest(Compiled):
     def __init__(
         self, compiled: Any, precision: Precision, quantised: Settings, changed: Settings, is_open: bool = False
     ) -> None:
-        import torch
-
         self._compiled = compiled
         self._precision = precision
         self._quantised = quantised
@@ -374,14 +356,10 @@ def _plain(value: Any) -> str | int:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    import torch
-
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def _copied(tensor: Any) -> torch.Tensor:
-    import torch
-
     copy = torch.empty(tuple(tensor.shape), dtype=_torch_type(tensor.element_type))
     tensor.copy_to(runtime.shared(_array(copy)))
     return copy
@@ -389,8 +367,6 @@ def _copied(tensor: Any) -> torch.Tensor:
 
 def _torch_type(element_type: Any) -> torch.dtype:
     """Return the torch type of an OpenVINO element type. Raise BakeoffError if torch has none."""
-    import torch
-
     types = {
         "f64": torch.float64,
         "f32": torch.float32,

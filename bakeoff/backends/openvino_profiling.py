@@ -15,6 +15,7 @@ from typing import Any
 from bakeoff.backends import profiling
 from bakeoff.backends.inductor_profiling import computes_nothing, module_of_node
 from bakeoff.backends.onnx_profiling import graph_of, nodes_at
+from bakeoff.models.lazily import openvino
 
 EMPTY_CALLS = 200
 """Calls of an empty model, which tell what a request takes beside its nodes."""
@@ -142,7 +143,6 @@ def lost_in_rounding(
 def time_of_empty_call_us() -> float:
     """Return what a call of a model without any work takes: the mean of the fastest quarter, in microseconds."""
     import numpy
-    import openvino
     from openvino import opset13
 
     given = opset13.parameter([1], numpy.float32)

@@ -24,16 +24,14 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped, require
 from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import nn, torch
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 from bakeoff.records.schema import Cell
-
-if TYPE_CHECKING:
-    import torch
 
 TORCHAO = [
     f"torchao.quantization.pt2e.{name}" for name in ("lowering", "quantize_pt2e", "quantizer.x86_inductor_quantizer")
@@ -96,8 +94,6 @@ class Prepared:
 
 def sparing_inputs(function: Callable[..., Any], inputs: Inputs) -> Callable[..., Any]:
     """Return a function of flat tensors like `inputs`, changed so that it leaves its inputs alone."""
-    import torch
-
     tensors = _own_tensors(inputs)
     function(*tensors)
     # a tensor that the call has changed becomes the buffer that later calls may overwrite
@@ -160,7 +156,6 @@ def torch_int8_cpu(
 ) -> Prepared:
     """Quantise linear layers and 1-d and 2-d convolutions with torchao's X86InductorQuantizer, but no modules in
     `kept`. With `lower` the result calls oneDNN's kernels; without, a compiler has to make them."""
-    import torch
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer
     from torchao.utils import should_reduce_range
@@ -204,7 +199,6 @@ def torch_int8_cuda(
 ) -> Prepared:
     """Apply torchao's Int8StaticActivationInt8WeightConfig to every nn.Linear that cuBLAS has an int8 product for.
     Modules in `kept` stay in float32. With `lower`, the layers become `Int8Linear`, which needs no compiler."""
-    import torch
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
 
     from bakeoff.backends.calling import plain_tensors
@@ -240,8 +234,6 @@ def torch_int8_cuda(
 def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
     """Apply torchao's Float8DynamicActivationFloat8WeightConfig, with a scale per row, to every nn.Linear that fits.
     Raise Unavailable below MIN_FP8_CAPABILITY."""
-    import torch
-
     device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
     if device.type != "cuda":
         raise Unsupported(f"float8 products need an NVIDIA GPU, not {device.type}")
@@ -324,8 +316,6 @@ def counted_layers(
 
 def _layers_of_graph(graph_module: Any) -> Iterator[Layer]:
     """Yield the layers of a graph after convert_pt2e. Dequantise operators feed both inputs of a quantised layer."""
-    import torch
-
     aten = torch.ops.aten
     linear = (aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default)
     for node in graph_module.graph.nodes:
@@ -354,7 +344,6 @@ def _is_dequantised(node: Any) -> bool:
 
 def _layers_of_module(module: torch.nn.Module) -> Iterator[Layer]:
     """Yield the parts that own a weight of two or more dimensions, except embeddings and normalisations."""
-    from torch import nn
     from torchao.utils import TorchAOBaseTensor
 
     for part in module.modules():
@@ -380,8 +369,6 @@ def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
-    import torch
-
     from bakeoff.backends.calling import FlatModule
 
     duplicate = copy.deepcopy(module)
@@ -392,8 +379,6 @@ def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
 
 def _is_linear(part: torch.nn.Module) -> bool:
     """Return whether torchao quantises the part. It leaves out the last layer of nn.MultiheadAttention."""
-    from torch import nn
-
     return isinstance(part, nn.Linear) and not isinstance(part, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.reasons import failure_of
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.models.unwrapping import is_quantised, is_scripted
 from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import Frozen
 
 if TYPE_CHECKING:
-    import torch
     from torch.export import ExportedProgram
-
-    from bakeoff.models.base import Inputs
 
 
 class OpenAxis(Frozen):
@@ -50,7 +49,6 @@ def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tup
 def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept: Sequence[int] = ()) -> ExportedProgram:
     """Export `module` by torch.export, with these axes open, as a program that takes flat tensors and returns those
     `kept`. Raise Unsupported, with the guard, if the program serves only a part of an open range."""
-    import torch
     from torch.export import Dim
 
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
@@ -126,8 +124,6 @@ PACKED = "PackedParams"
 
 def refuse_a_script(module: torch.nn.Module) -> None:
     """Raise Unsupported for a ScriptModule: torch.compile does not take one, or leaves it to eager as a whole."""
-    import torch
-
     if isinstance(module, torch.jit.ScriptModule):
         raise Unsupported("torch.compile takes no ScriptModule: use torchscript or openvino, which do")
 

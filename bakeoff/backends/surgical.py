@@ -12,17 +12,14 @@ import fnmatch
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import nn
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.schema import Extent, Placement
 from bakeoff.records.text import first, listed
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from bakeoff.models.base import Inputs
 
 MAX_CLASSES_SHOWN = 6
 """Further classes of modules that stayed eager are only counted."""
@@ -51,8 +48,6 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
 def find_repeated(module: nn.Module) -> dict[str, nn.Module]:
     """Return the outermost layers of which a list of the model has several alike: of one class, with equal parameters
     and buffers but for their values. Raise Unsupported if there are none."""
-    from torch import nn
-
     repeated: dict[str, nn.Module] = {}
     for path, holder in module.named_modules():
         is_inside = any(path == outer or path.startswith(f"{outer}.") for outer in repeated)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import cuda_graph, tensorrt_8
 from bakeoff.backends.base import (
@@ -44,16 +44,12 @@ from bakeoff.backends.runtime.tensorrt import (
 )
 from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend
 from bakeoff.backends.tensorrt_profiling import LayerProfiler
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import onnx, torch, trt
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import tensorrt as trt
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 OLDEST, TOO_NEW = (8, 6), (12, 0)
 """This backend was written for versions from the first, and below the second."""
@@ -185,8 +181,6 @@ def library_available() -> Availability:
 def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tuple[int, ...]] = ()) -> None:
     """Build an engine from ONNX into the workspace; with open axes, tune it for inputs of these `shapes`. Raise
     BakeoffError or MemoryError with TensorRT's words."""
-    import tensorrt as trt
-
     complaints = Complaints()
     logger = logger_for(complaints)
     trt.init_libnvinfer_plugins(logger, "")
@@ -228,8 +222,6 @@ def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tu
 
 
 def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
-    import tensorrt as trt
-
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # otherwise the inspector reports no types of layers
     # TF32 is on by default, and float32 layers would multiply with ten bits of mantissa
@@ -297,8 +289,6 @@ class BoundEngine(Compiled):
         return LayerProfiler(self._execution.context, self._run_to_end, self._information(), exported.path)
 
     def _run_to_end(self) -> None:
-        import torch
-
         self.run()
         if self._engine.device.type == "cuda":
             torch.cuda.synchronize(self._engine.device)
@@ -308,8 +298,6 @@ class BoundEngine(Compiled):
         return {"tensorrt_tf32": self._engine.manifest.tf32, "tensorrt_layers": ", ".join(types)}
 
     def settings(self) -> Settings:
-        import tensorrt as trt
-
         manifest = self._engine.manifest
         settings: Settings = {
             "tensorrt_version": str(trt.__version__),
@@ -329,8 +317,6 @@ class BoundEngine(Compiled):
         return layer_types(self._information()) or Counter({"": self._engine.engine.num_layers})
 
     def _information(self) -> str:
-        import tensorrt as trt
-
         inspector = self._engine.engine.create_engine_inspector()
         return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
@@ -377,8 +363,6 @@ def _layer_type(layer: Any) -> str:
 
 
 def output_types(path: Path) -> tuple[str, ...]:
-    import onnx
-
     names = {number: name for name, number in ELEMENTS.items()}
     graph = onnx.load(path, load_external_data=False).graph
     return tuple(names.get(value.type.tensor_type.elem_type, "float32") for value in graph.output)

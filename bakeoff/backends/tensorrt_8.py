@@ -7,20 +7,19 @@ is checked against their API.
 from pathlib import Path
 from typing import Any
 
+from bakeoff.models.lazily import onnx, trt
+
 OPSET = 17
 """The newest opset that the parser of TensorRT 8.6 reads rightly."""
 
 
 def create_network(builder: Any) -> Any:
-    import tensorrt as trt
-
     return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
 
 
 def keep_types(network: Any, config: Any, path: Path) -> None:
     """Let layers compute in the types that the ONNX graph in the file has. A layer in float16 may use float32, which is
     more accurate."""
-    import onnx
     import tensorrt
 
     trt: Any = tensorrt  # stubs of later versions lack some names
@@ -55,8 +54,6 @@ FLOAT_TYPE, INT8_TYPE, INT64_TYPE, FLOAT16_TYPE = 1, 3, 7, 10
 
 def long_inputs(path: Path) -> tuple[str, ...]:
     """Return the names of an ONNX file's inputs in int64, which the engine takes as int32."""
-    import onnx
-
     graph = onnx.load(path, load_external_data=False).graph
     return tuple(value.name for value in graph.input if value.type.tensor_type.elem_type == INT64_TYPE)
 

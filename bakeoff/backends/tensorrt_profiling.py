@@ -12,13 +12,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends.onnx_profiling import modules_by_node, nodes_at
 from bakeoff.backends.profiling import NOBODY, Kind, Modules, NodeProfiler, Owner, TracedSpan, in_order, in_sequence
-
-if TYPE_CHECKING:
-    import tensorrt as trt
+from bakeoff.models.lazily import trt
 
 MOVES = frozenset(("Reformat", "NoOp", "Cast", "Shuffle", "Transpose"))
 """Types of layers that cast, or change how values lie in memory."""
@@ -48,8 +46,6 @@ Times = list[tuple[str, float]]
 
 
 def collector_of(calls: list[Times]) -> trt.IProfiler:
-    import tensorrt as trt
-
     class Collector(trt.IProfiler):
         def __init__(self) -> None:
             super().__init__()

@@ -8,15 +8,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends.base import Mode, Suits
 from bakeoff.backends.plain_dispatch import keep_compiler_out
+from bakeoff.models.lazily import nn, torch
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
 
 CUDNN_BENCHMARK = "backends.cudnn.benchmark"
 
@@ -60,7 +58,6 @@ def kernel_of(operator: str) -> str:
 
 def attention_in(call: Callable[[], object]) -> dict[str, int]:
     """Make a call, and return how often each kernel of torch's attention ran in it, in the words of a placement."""
-    import torch
     from torch.utils import _python_dispatch
 
     ran: Counter[str] = Counter()
@@ -102,8 +99,6 @@ def statements(mode: Mode) -> list[str]:
 def require(mode: Mode, module: torch.nn.Module, call: Callable[[], object]) -> None:
     """Raise Unsupported where the mode has nothing to choose in this call of the module, or its kernel does not take
     the call."""
-    from torch import nn
-
     if tries_out(mode):
         if not any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()):
             raise Unsupported("the model has no convolution, for which cuDNN could try out algorithms")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends.base import (
     AVAILABLE,
@@ -32,14 +32,11 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.ranges import exported, mark, refusing_guards
 from bakeoff.backends.tensorrt import layer_types
 from bakeoff.backends.traps import Facts, Finding, Weight, minor_version
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch, torch_tensorrt
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
 from bakeoff.records.schema import Cell, Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 OLDEST = (2, 8)
 JUST_IN_TIME = "torch-compile"
@@ -113,9 +110,6 @@ class TorchTensorRT(Backend):
 
 def compilation_settings(context: BuildContext) -> dict[str, Any]:
     """Return what both ways pass to Torch-TensorRT: keywords of `compile`, and fields of CompilationSettings."""
-    import torch
-    import torch_tensorrt
-
     settings: dict[str, Any] = {
         # with its index, which would otherwise be None
         "device": torch.device(context.cell.device.kind, context.cell.device.cuda_index or 0),
@@ -136,9 +130,6 @@ def _ahead_of_time(
 ) -> Partitioned:
     """Export the module with torch.export, and compile the whole graph with Torch-TensorRT. These are the two steps of
     `torch_tensorrt.compile(ir="dynamo")`, timed apart."""
-    import torch
-    import torch_tensorrt
-
     from bakeoff.backends.calling import plain_tensors
 
     with plain_tensors():
@@ -157,9 +148,6 @@ def _ahead_of_time(
 def _just_in_time(
     module: torch.nn.Module, inputs: Inputs, context: BuildContext, settings: dict[str, Any]
 ) -> Partitioned:
-    import torch
-    import torch_tensorrt
-
     parts: list[Any] = []
 
     def remembering(graph: torch.fx.GraphModule, sample_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -232,8 +220,6 @@ class Partitioned(Compiled):
         return {"tensorrt_tf32": not switches.disable_tf32, "tensorrt_fp32_acc": bool(switches.use_fp32_acc)}
 
     def settings(self) -> Settings:
-        import torch_tensorrt
-
         engines = engines_of(self._parts)
         # the engines were built without details, so they know their layers' names and not the types
         layers = sum(layer_types(engine.get_layer_info()).total() for engine in engines)
@@ -291,8 +277,6 @@ def _operators(graph: Any) -> Iterator[str]:
 
 def version_matches_torch() -> Availability:
     """Check the versions. Torch-TensorRT is linked to one minor version of torch, and can crash with another."""
-    import torch
-
     try:
         version = metadata.version("torch-tensorrt")
     except metadata.PackageNotFoundError:
@@ -315,8 +299,6 @@ def library_imports() -> Availability:
 
 
 def _requirement() -> str:
-    import torch
-
     major, minor = _minor(torch.__version__)
     return f"'torch-tensorrt=={major}.{minor}.*'"
 

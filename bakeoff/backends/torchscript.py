@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import cuda_graph, memory_format, torch_kernels
 from bakeoff.backends.base import (
@@ -21,13 +21,10 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 ARTIFACT = "model.pt"
 
@@ -80,8 +77,6 @@ class TorchScript(Backend):
         )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        import torch
-
         from bakeoff.backends.calling import FlatModule, as_called
         from bakeoff.backends.runtime.torch_programs import open_torchscript
 

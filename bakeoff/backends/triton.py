@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import cuda_graph, kernels
 from bakeoff.backends.base import (
@@ -24,15 +24,12 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.kernels import Launch, Variant
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.schema import Cell, Extent, Placement
 from bakeoff.records.text import listed
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 DESCRIPTOR = "descriptor"
 MIN_DESCRIPTOR_CAPABILITY = (9, 0)
@@ -136,8 +133,6 @@ def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) ->
     """Return the variants that load as the mode says and that this GPU can run. Raise Unavailable if there are none."""
     possible_variants = [variant for variant in variants if loads in (None, variant["loads"])]
     if cell.device.is_cuda:
-        import torch
-
         capability = torch.cuda.get_device_capability(cell.device)
         if capability < MIN_DESCRIPTOR_CAPABILITY:
             possible_variants = [variant for variant in possible_variants if variant["loads"] != DESCRIPTOR]
@@ -161,7 +156,6 @@ def choose_variant(
         return chosen, {"chosen": "by the cell's first process"}
     if not context.cell.device.is_cuda:
         return variants[0], {"chosen": "interpreted: the first one, no time means anything"}
-    import torch
     import triton
     from triton.runtime.errors import OutOfResources, PTXASError
 

@@ -19,6 +19,7 @@ from bakeoff.backends.exporting import OnnxModel
 from bakeoff.backends.onnx_profiling import keep_modules, nodes_at
 from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES, attributes_of, layers_of
 from bakeoff.backends.quantising import Layer, counted_layers
+from bakeoff.models.lazily import onnx
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 
 IN_FLOAT32 = 1
@@ -33,7 +34,6 @@ def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str
     `options` have another accuracy_level. Raise Unsupported if too few weights are rounded."""
     import logging
 
-    import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     model = onnx.load(exported.path)
@@ -92,8 +92,6 @@ def litert_weights(path: Path, precision: Precision, rounds_inputs: bool) -> Set
 
 def _split_gemms(graph: Any) -> None:
     """Write each Gemm over a constant matrix as a MatMul and an Add, since the quantiser sees no Gemm."""
-    import onnx
-
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:

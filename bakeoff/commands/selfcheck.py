@@ -127,7 +127,7 @@ def run(
     begun = time.monotonic()
     request = Request(models=(model,), devices=(device,))
     with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder) / "reference.safetensors"
+        reference = Path(folder) / "reference.pt"
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return

@@ -415,8 +415,8 @@ _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[_ANY_EVENT, Field(discriminator="kind")])
 
 
-def send(connection: Connection, message: Assignment | Command | Event) -> None:
-    """Send a message through a worker's pipe. Raises OSError when the other side is gone."""
+def send(connection: Connection, message: Message) -> None:
+    """Send a message. Raises OSError when the other side is gone."""
     connection.send_bytes(message.model_dump_json().encode())
 
 

@@ -1,12 +1,12 @@
 """Every message between the controller and a fork server, which takes an `Order` at a time and answers by `Notice`s."""
 
-import array
-import socket
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from bakeoff.measuring.messages import Assignment, Message
+from bakeoff.measuring.messages import Assignment, Message, send
 
 
 class Preload(Message):
@@ -50,36 +50,20 @@ _ORDER: TypeAdapter[Order] = TypeAdapter(Order)
 _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
-def send_order(control: socket.socket, order: Order, *descriptors: int) -> None:
-    """Send an order to a fork server, with file descriptors for the worker. Raises OSError when the server is gone."""
-    body = order.model_dump_json().encode()
-    socket.send_fds(control, [array.array("I", [len(body)]).tobytes()], descriptors)
-    control.sendall(body)
+def send_order(control: Connection, order: Order, descriptor: int | None = None) -> None:
+    """Send an order to a fork server, with a file descriptor for the worker or the branch. Raises OSError when the
+    server is gone."""
+    send(control, order)
+    if descriptor is not None:
+        reduction.send_handle(control, descriptor, 0)
 
 
-def receive_order(control: socket.socket) -> tuple[Order, list[int]] | None:
-    """Return the next order and the descriptors that came with it, or None when the controller is gone."""
-    size = array.array("I")
-    try:
-        header, descriptors, _, _ = socket.recv_fds(control, size.itemsize, 1)
-        if len(header) < size.itemsize:
-            return None
-        size.frombytes(header)
-        body = b""
-        while len(body) < size[0]:
-            part = control.recv(size[0] - len(body))
-            if not part:
-                return None
-            body += part
-    except OSError:
-        return None
-    return _ORDER.validate_json(body), descriptors
+def receive_order(control: Connection) -> tuple[Order, int]:
+    """Return the next order and the descriptor that came with it. Raises EOFError or OSError when the controller is
+    gone."""
+    order = _ORDER.validate_json(control.recv_bytes())
+    return order, -1 if isinstance(order, Preload) else reduction.recv_handle(control)
 
 
-def notice_line(notice: Notice) -> bytes:
-    """Return a fork server's notice as a line to send."""
-    return notice.model_dump_json().encode() + b"\n"
-
-
-def parse_notice(line: bytes) -> Notice:
-    return _NOTICE.validate_json(line)
+def receive_notice(control: Connection) -> Notice:
+    return _NOTICE.validate_json(control.recv_bytes())

@@ -1,6 +1,6 @@
 """The contract between the harness and a model: named dimensions, and a module with several sets of inputs for them.
 
-This file and the families import torch only inside functions, because the controller plans without torch.
+This file and the families import torch only when they use it, because the controller plans without torch.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from bakeoff.models.lazily import pytree, torch
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
-
-if TYPE_CHECKING:
-    import torch
 
 Sizes = Mapping[str, int | str]
 """A value for each of a model's dimensions."""
@@ -90,16 +88,10 @@ class Inputs:
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Return the tensors among the arguments, flat and in a stable order: positional ones first, then keywords."""
-        import torch
-        from torch.utils import _pytree as pytree
-
         leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-        import torch
-        from torch.utils import _pytree as pytree
-
         args, kwargs = pytree.tree_map_only(torch.Tensor, function, (self.args, dict(self.kwargs)))
         return Inputs(args, kwargs)
 
@@ -289,8 +281,6 @@ class Drawn(Family):
     may_convolve = False
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
         return self.load_on(dimensions, seed, CPU, torch.float32)
 
     @abstractmethod

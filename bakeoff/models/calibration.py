@@ -6,6 +6,7 @@ from functools import partial
 
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.example_inputs import difference_of, input_sets
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import UsageError
 from bakeoff.records.text import counted
 
@@ -51,7 +52,5 @@ def second_half(sets: Sequence[Inputs]) -> Sequence[Inputs]:
 
 
 def _is_equal(inputs: Inputs, other: Inputs) -> bool:
-    import torch
-
     pairs = list(zip(inputs.tensors(), other.tensors(), strict=False))
     return all(ours.shape == theirs.shape and torch.equal(ours, theirs) for ours, theirs in pairs)

@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bakeoff.models.base import Call, Inputs, call_of
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import UsageError, os_reason
 from bakeoff.records.text import counted
-
-if TYPE_CHECKING:
-    import torch
 
 LIMIT_BYTES = 512 * 2**20
 """All values that are kept take at most so many bytes."""
@@ -139,8 +137,6 @@ class Calls:
 
     def save(self, path: str | Path) -> Path:
         """Write the calls to a file for `bakeoff.load_calls` and `--inputs`. Raises UsageError if none has values."""
-        import torch
-
         if not len(self):
             raise UsageError(f"no call with values to save: {'; '.join(self.reasons) or 'the module was not called'}")
         path = Path(path)
@@ -208,8 +204,6 @@ class Calls:
 
 def load_calls(path: str | Path) -> Calls:
     """Return the calls in a file that `Calls.save` has written. Raises UsageError for any other file."""
-    import torch
-
     table = _table_in(Path(path))
     kept = torch.load(path, weights_only=True)
     calls = Calls(table["module"])
@@ -281,8 +275,6 @@ def _arguments_by_path(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iter
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[Leaf, str]]:
     """Yield each part of a value, with why a file of calls cannot hold it, or an empty text."""
-    import torch
-
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         layout = "" if value.layout is torch.strided else f".{str(value.layout).removeprefix('torch.')}"
@@ -306,8 +298,6 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[Leaf, str]]:
 
 def _parts(value: Any, path: str) -> list[tuple[str, Any]] | None:
     """Return what a container holds, or None for what is none that a file of calls can hold."""
-    import torch
-
     if type(value) in (tuple, list, torch.Size):
         return [(f"{path}[{place}]", inner) for place, inner in enumerate(value)]
     if type(value) in (dict, OrderedDict) and all(_is_constant(key) for key in value):
@@ -325,8 +315,6 @@ def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Ten
 
 def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
     """Return the call with copies of its tensors in host memory. What shares memory shares it again."""
-    import torch
-
     from bakeoff.models import input_sets
 
     tensors = _tensors(args, kwargs)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.lazily import torch
 from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.errors import UsageError, unknown
-
-if TYPE_CHECKING:
-    import torch
 
 IMAGES = ("sample", "hidden_states")
 """Names of the argument that takes images, or their latents."""
@@ -66,8 +64,6 @@ class Diffusers(Family):
         return LoadedModel(module.eval(), inputs)
 
     def _inputs(self, dimensions: Sizes) -> Inputs:
-        import torch
-
         facts, batch, size = self.facts, int(dimensions["batch"]), int(dimensions["size"])
         given: dict[str, torch.Tensor] = {facts["image"]: torch.randn(batch, facts["channels"], size, size)}
         if facts["has_time"]:

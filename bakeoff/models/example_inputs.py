@@ -6,16 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from bakeoff.models.base import INPUT_SETS, Around, Call, Inputs, LoadedModel, Pipeline, call_of
+from bakeoff.models.lazily import nn, pytree, torch
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
 from bakeoff.records.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
-
 
 MAX_CALIBRATION = 512
 """So many calls of `calibrate` are used. Further ones are not asked for."""
@@ -96,8 +93,6 @@ def unpacked(model: str, returned: object) -> tuple[torch.nn.Module | Pipeline, 
 
 
 def _is_model(value: object) -> TypeGuard[torch.nn.Module | Pipeline]:
-    from torch import nn
-
     return isinstance(value.model if isinstance(value, Pipeline) else value, nn.Module)
 
 
@@ -133,8 +128,6 @@ def sets_of_calls(model: str, calls: Sequence[Call]) -> tuple[Inputs, ...]:
 
 def require_fitting(model: Callable[..., Any], example: object) -> None:
     """Raise UsageError for example inputs that cannot be the arguments of a module's call. Nothing is called."""
-    from torch import nn
-
     if example is None:
         return
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
@@ -164,9 +157,6 @@ def _calls(example: object) -> list[Call]:
 
 def difference_of(call: Inputs, first: Inputs) -> str:
     """Return how a call differs from the first one by more than the values of its tensors, or an empty text."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     (leaves, structure), (wanted_leaves, wanted_structure) = (
         pytree.tree_flatten((inputs.args, dict(sorted(inputs.kwargs.items())))) for inputs in (call, first)
     )
@@ -185,9 +175,6 @@ def difference_of(call: Inputs, first: Inputs) -> str:
 
 def as_inputs(model: str, example: object) -> Inputs:
     """Return `example` as the arguments of one call, with tensors on the CPU and floating-point ones in float32."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     call = call_of(example)
     if not isinstance(example, torch.Tensor) and any(argument is example for argument in call.args):
         raise UsageError(

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
 from bakeoff.models.example_inputs import input_sets
+from bakeoff.models.lazily import pytree, torch
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
 
 if TYPE_CHECKING:
-    import torch
     from torch.export import ExportedProgram
 
 ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -88,8 +88,6 @@ def _loaded(program: ExportedProgram, dimensions: Sizes, seed: int) -> LoadedMod
 
 def _example(program: ExportedProgram, sizes: dict[Any, int]) -> Inputs:
     """Return the program's example with open axes at these sizes. Without an example, draw ones, zeros and normals."""
-    import torch
-
     shapes = [
         [axis if isinstance(axis, int) else int(axis.node.expr.subs(sizes)) for axis in fake.shape]
         for _, fake in _tensors(program)
@@ -109,8 +107,6 @@ def _example(program: ExportedProgram, sizes: dict[Any, int]) -> Inputs:
 
 
 def _drawn(fake: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    import torch
-
     if fake.is_floating_point():
         return torch.randn(shape, dtype=fake.dtype)
     return (
@@ -119,8 +115,6 @@ def _drawn(fake: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 
 def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
-    import torch
-
     wanted = set(program.graph_signature.user_inputs)
     tensors = [(node.name, node.meta.get("val")) for node in program.graph.nodes if node.op == "placeholder"]
     return [(name, fake) for name, fake in tensors if name in wanted and isinstance(fake, torch.Tensor)]
@@ -128,9 +122,6 @@ def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
 
 def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
     """Return a name and the example's size for each symbol among the shapes of the inputs."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     leaves = pytree.tree_leaves(program.example_inputs)
     examples = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     open_axes: dict[Any, tuple[str, int]] = {}
@@ -146,8 +137,6 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
 
 def _read(path: Path) -> ExportedProgram:
     """Load the program. Raises UsageError, in one line, if this torch cannot."""
-    import torch
-
     try:
         with _only_weights():
             return torch.export.load(path)

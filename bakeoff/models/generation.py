@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes, ends_of_stream
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL
-
-if TYPE_CHECKING:
-    import torch
 
 DIMENSIONS: Mapping[str, Dimension] = {
     "batch": Dimension(1, "sequences that are generated together"),
@@ -57,14 +55,10 @@ class Generating(Family):
             raise UsageError(f"{self.name}: prompt and new_tokens are {length} tokens, and its positions are {limit}")
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
         return self.load_graph(DECODE, dimensions, seed, Device("cpu"), torch.float32)
 
     def load_graph(self, task: str, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         """Build the graph of `task` on `device` in `dtype`, with its inputs."""
-        import torch
-
         decoder = self._family.load_decoder(dimensions, seed, device, dtype)
         batch, prompt, context = int(dimensions["batch"]), int(dimensions["prompt"]), context_of(dimensions)
         generator = torch.Generator().manual_seed(seed)
@@ -118,7 +112,6 @@ def caches_in_place(module: Any, inputs: Inputs) -> int:
 def _sets_of_steps(decoder: Decoder, tokens: torch.Tensor, positions: Sequence[int]) -> tuple[Inputs, ...]:
     """Return the inputs of a step at each of `positions`, the highest first. All sets share the caches up to that
     position; the states of a recurrent model are those before each position."""
-    import torch
 
     def before(position: int) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from bakeoff.models.base import Dimension
+from bakeoff.models.lazily import torch
 from bakeoff.models.source_code import functions_of, parse
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
@@ -49,8 +50,6 @@ class GraphNet(UserModel):
         return ast.fix_missing_locations(tree)
 
     def _make(self, module: ModuleType, dimensions: object, seed: int) -> tuple[Any, tuple[Any, ...]]:
-        import torch
-
         from bakeoff.models.graphnet_module import Graph, drawn
 
         values = {name: drawn(name, self._tensors[name]) for name in self._arguments}

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.generation import context_of
+from bakeoff.models.lazily import torch
 from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
 from bakeoff.models.model_folder import (
     FACTORY_INSTEAD,
@@ -31,9 +32,6 @@ from bakeoff.models.model_folder import (
 from bakeoff.models.seeding import make_as_trained, padded_at_the_end, seeded
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-
-if TYPE_CHECKING:
-    import torch
 
 OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
 """Model types with first position `pad_token_id + 1`, so that tokens have as many positions fewer."""
@@ -161,7 +159,6 @@ class HuggingFace(Family):
         )
 
     def _module(self, model_class: Any, dtype: torch.dtype | None = None) -> Any:
-        import torch
         import transformers
 
         if self.has_weights:
@@ -198,8 +195,6 @@ class HuggingFace(Family):
 
     def _inputs(self, module: Any, dimensions: Sizes) -> Inputs:
         """Return what the model accepts of tokens, pixels and sound. Images and texts go together in some models."""
-        import torch
-
         accepted = inspect.signature(module.forward).parameters
         main, batch = module.main_input_name, int(dimensions["batch"])
         has_two_towers = hasattr(module, "get_text_features") and hasattr(module, "get_image_features")
@@ -244,8 +239,6 @@ def describe(folder: str) -> Facts:
 @contextmanager
 def _seeded_on(device: Device, seed: int) -> Iterator[None]:
     """Create tensors on `device`, and draw them from `seed`, inside the context."""
-    import torch
-
     with seeded(seed), torch.device(device):
         if device.is_cuda:
             torch.cuda.manual_seed(seed)
@@ -283,15 +276,11 @@ def _positions(config: Mapping[str, Any]) -> int | None:
 
 def _token_ids(config: Any, shape: tuple[int, int]) -> torch.Tensor:
     """Return random ids of ordinary tokens, since some models react to padding or end tokens inside a text."""
-    import torch
-
     ordinary = _ordinary_tokens(config)
     return ordinary[torch.randint(len(ordinary), shape)]
 
 
 def _ordinary_tokens(config: Any) -> torch.Tensor:
-    import torch
-
     text = config.get_text_config(decoder=True)
     special: set[object] = set()
     for key, value in (*config.to_dict().items(), *text.to_dict().items()):

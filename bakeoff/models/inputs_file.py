@@ -12,18 +12,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bakeoff.models.base import Call, Dimension, Family, LoadedModel, Sizes, ends_of_stream
 from bakeoff.models.calls_file import Leaf, SizeInFile, labels_of, load_calls, sizes_in
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.precision import Precision
-
-if TYPE_CHECKING:
-    import torch
 
 CALL = "call"
 """The dimension that names a size in the file."""
@@ -112,8 +110,6 @@ def table_of(file: Path) -> list[SizeInFile]:
 def calls_in(file: Path, label: str) -> list[Call]:
     if file.suffix != ".npz":
         return load_calls(file).of_size(label)
-    import torch
-
     try:
         return [Call((), {name: torch.from_numpy(array) for name, array in _arrays_in(file).items()})]
     except TypeError as error:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import BakeoffError, UsageError, chain_of, first_line
 from bakeoff.records.package import import_statement
 
@@ -67,8 +68,6 @@ def naming_torchvision(model: str) -> Iterator[None]:
 
 
 def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError:
-    import torch
-
     reason = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
     return UsageError(
         f"{model} needs torchvision, and the one here is built for another torch than {torch.__version__} "

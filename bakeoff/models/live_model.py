@@ -22,7 +22,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 from pydantic import Field
@@ -30,15 +30,13 @@ from pydantic import Field
 from bakeoff.models.base import LIVE_MODEL, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.example_inputs import module_in, with_own_inputs, with_stages
 from bakeoff.models.importing import spec_of
+from bakeoff.models.lazily import torch
 from bakeoff.models.seeding import seeded
 from bakeoff.models.source_code import dimension_of
 from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
 from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import LIVE
-
-if TYPE_CHECKING:
-    import torch
 
 PROGRAM = "model.pkl"
 WEIGHTS = "weights.bin"
@@ -112,8 +110,6 @@ class LiveModel(Family):
 def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, name: str = "") -> str:
     """Write a module or a factory, with its inputs, and return the name under which workers find it. Nothing in this
     process changes. Raise UsageError, with the path of the attribute, for what no other process can have."""
-    import torch
-
     module = model.model if isinstance(model, Pipeline) else model
     is_module = isinstance(module, torch.nn.Module)
     if isinstance(module, torch.nn.Module):
@@ -190,8 +186,6 @@ def weights_bytes(folder: Path) -> int | None:
 
 def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]:
     """Return what was written. Its tensors lie in the mapped file, and what is written to them is copied."""
-    import torch
-
     size = (folder / weights_name).stat().st_size
     file_name = str(folder / weights_name)
     weights = torch.UntypedStorage.from_file(file_name, False, size) if size else torch.UntypedStorage(0)
@@ -216,8 +210,6 @@ def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]
 
 
 def _name_of(model: Callable[..., Any]) -> str:
-    import torch
-
     if isinstance(model, torch.nn.Module):
         return type(without_wrappers(model)).__name__
     return getattr(model, "__name__", type(model).__name__).replace("<lambda>", "factory")
@@ -280,8 +272,6 @@ class _Pickling:
 
     def reduced(self, value: Any) -> tuple[Any, tuple[Any, ...]] | None:
         """Return how a value travels that pickle would get wrong, or None. Raise TypeError for one that cannot."""
-        import torch
-
         if (held := held_by_wrapper(value)) is not None:
             self.taken[held[0]] = None
             return _as_it_is, (held[1],)
@@ -299,8 +289,6 @@ class _Pickling:
 
     def place_of(self, value: Any) -> tuple[int, int, torch.dtype | None] | None:
         """Return where a storage stands in the file of weights, with its type if it has one; None for all else."""
-        import torch
-
         is_typed = isinstance(value, torch.storage.TypedStorage)
         if not is_typed and not isinstance(value, torch.UntypedStorage):
             return None
@@ -314,8 +302,6 @@ class _Pickling:
 
     def write_weights(self, path: Path) -> None:
         """Write each storage once. One that lies on a GPU is copied to the host for that, one after the other."""
-        import torch
-
         with path.open("wb") as file:
             for storage in self._storages:
                 if storage.nbytes():
@@ -358,8 +344,6 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _scripted(program: bytes) -> Any:
-    import torch
-
     return torch.jit.load(io.BytesIO(program), map_location="cpu")
 
 
@@ -374,8 +358,6 @@ def _can_import(name: str, module: types.ModuleType) -> bool:
 
 def _belongs_to_process(value: Any) -> str:
     """Say what a value is that only this process can have, or return an empty string."""
-    import torch
-
     if isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO):
         return "an open file"
     if isinstance(value, torch.Stream | torch.Event | torch.cuda.Stream | torch.cuda.Event):

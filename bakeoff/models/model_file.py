@@ -13,6 +13,7 @@ from typing import Any
 
 from bakeoff.models import source_code
 from bakeoff.models.base import INPUT_SETS, Call, Dimension, Inputs, Sizes, call_of
+from bakeoff.models.lazily import torch
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 from bakeoff.records.text import listed
@@ -63,8 +64,6 @@ class ModelFile(UserModel):
         return source_code.with_constants(self.tree, dimensions)
 
     def _make(self, module: ModuleType, dimensions: Sizes, seed: int) -> tuple[Any, list[Call]]:
-        import torch
-
         initial = module.get_init_inputs()
         match initial:
             case [list() | tuple() as args, Mapping() as kwargs]:

@@ -10,16 +10,12 @@ import functools
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes, axis_name
+from bakeoff.models.lazily import onnx, torch
 from bakeoff.models.seeding import padded_at_the_end, seeded
 from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.precision import Precision
-
-if TYPE_CHECKING:
-    import onnx
-    import torch
 
 INPUT_TYPES = {"FLOAT": "float32", "INT64": "int64", "INT32": "int32", "INT8": "int8", "UINT8": "uint8", "BOOL": "bool"}
 """Element types that an input may have, and torch's names for them."""
@@ -74,8 +70,6 @@ class OnnxFile(Family):
         return LoadedModel(module.eval(), inputs, work=_work(module.model))
 
     def _drawn(self, value: onnx.ValueInfoProto, shape: list[int]) -> torch.Tensor:
-        import torch
-
         dtype = getattr(torch, INPUT_TYPES[_type_name(value.type.tensor_type.elem_type)])
         if dtype.is_floating_point:
             return torch.randn(shape, dtype=dtype)
@@ -104,8 +98,6 @@ def shape_of(value: onnx.ValueInfoProto, sizes: dict[str, int]) -> list[int]:
 
 def static(model: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
     """Return a copy of the model with inputs of these sizes, and with the shapes that follow from them."""
-    import onnx
-
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in inputs_of(copy):
@@ -137,8 +129,6 @@ def _ids_below(model: onnx.ModelProto, name: str) -> int:
 
 def _work(model: onnx.ModelProto) -> tuple[int, int]:
     """Return the floating-point operations of matrix products and convolutions, and the bytes of weights and ends."""
-    import onnx
-
     values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in values}
     shapes |= {weight.name: list(weight.dims) for weight in model.graph.initializer}
@@ -162,8 +152,6 @@ def _work(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def _type_name(number: int) -> str:
-    import onnx
-
     return str(onnx.TensorProto.DataType.Name(number))
 
 

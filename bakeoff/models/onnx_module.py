@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    import onnx
+from bakeoff.models.lazily import onnx, onnxruntime
 
 
 class OnnxModule(nn.Module):
@@ -36,8 +35,6 @@ class OnnxModule(nn.Module):
 
     def write(self, path: Path, *tensors: Tensor) -> None:
         """Write the graph to `path`, and copy weights that lie beside it. A call tells shapes that are not known."""
-        import onnx
-
         ends = self.model.graph.output
         if not all(size.dim_value for value in ends for size in value.type.tensor_type.shape.dim):
             for value, output in zip(ends, self(*tensors), strict=True):
@@ -48,8 +45,6 @@ class OnnxModule(nn.Module):
 
     def write_open(self, path: Path) -> None:
         """Write the graph as it is in the file, with its open axes, and copy weights that lie beside it."""
-        import onnx
-
         model = onnx.load(str(self.path), load_external_data=False)
         self._copy_weights(path.parent)
         path.write_bytes(model.SerializeToString())
@@ -62,8 +57,6 @@ class OnnxModule(nn.Module):
 
     @functools.cached_property
     def _session(self) -> Any:
-        import onnxruntime
-
         return onnxruntime.InferenceSession(self._whole().SerializeToString(), providers=["CPUExecutionProvider"])
 
     @functools.cached_property
@@ -75,8 +68,6 @@ class OnnxModule(nn.Module):
         return ReferenceEvaluator(model)
 
     def _whole(self) -> onnx.ModelProto:
-        import onnx
-
         copy = onnx.ModelProto()
         copy.CopyFrom(self.model)
         onnx.load_external_data_for_model(copy, str(self.path.parent))

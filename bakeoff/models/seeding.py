@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from bakeoff.models.base import INPUT_SETS, Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
-
-if TYPE_CHECKING:
-    import torch
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Start torch's generator for the CPU at `seed` inside the context, and restore its state afterwards."""
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed the GPUs, which fork_rng(devices=[]) does not restore
         torch.default_generator.manual_seed(seed)
@@ -26,16 +21,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
     """Return `INPUT_SETS` sets of one standard normal float32 tensor. Call this inside `seeded`."""
-    import torch
-
     return tuple(Inputs((torch.randn(shape),)) for _ in range(INPUT_SETS))
 
 
 def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
     """Return `INPUT_SETS` sets of one standard normal tensor of each shape, drawn on `device` in `dtype`, where a host
     would take long for hundreds of megabytes in every worker."""
-    import torch
-
     generator = torch.Generator(device).manual_seed(seed)
 
     def drawn(shape: tuple[int, ...]) -> torch.Tensor:
@@ -46,8 +37,6 @@ def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tup
 
 def padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
     """Return an attention mask. The first row is a full text, and each other one has a random part of its length."""
-    import torch
-
     lengths = torch.randint((seq + 1) // 2, seq + 1, (batch, 1))
     lengths[0] = seq
     return (torch.arange(seq) < lengths).to(torch.int64)
@@ -56,8 +45,6 @@ def padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
 def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: torch.nn.Module | None = None) -> None:
     """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
     Statistics are measured over the first rows of two sets, by calling `called` if it is given."""
-    import torch
-
     with torch.no_grad():
         for weight in module.parameters():
             # a last scale of zero hides all that comes before it, so constant weights are changed a little

@@ -8,17 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Drawn, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.lazily import nn, torch
 from bakeoff.models.seeding import normal_inputs_on, seeded
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 MULTIPLE = 16
 """Sizes of a float8 product, and the bytes of a tensor descriptor's rows, are multiples of this."""
@@ -42,8 +38,6 @@ class Template(Family):
             raise UsageError(f"{self.name}: heads={heads} does not divide dim={dim}: set one of them so that it does")
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
         with seeded(seed):
             module = self.made(dimensions)
             sets = [Inputs(tuple(map(torch.randn, self.sizes(dimensions)))) for _ in range(INPUT_SETS)]
@@ -85,8 +79,6 @@ class Workload(Template, Drawn):
                 raise UsageError(f"{self.name}: {name} must be even, not {dimensions[name]}")
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
-        import torch
-
         is_quantised = self.products is Precision.FP8
         drawn_in = torch.float32 if is_quantised else dtype
         sets = normal_inputs_on(device, drawn_in, seed, *self.sizes(dimensions))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.lazily import torch
 from bakeoff.models.libraries import Facts, facts_of, import_library
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.errors import UsageError, unknown
@@ -45,8 +46,6 @@ class Torchvision(Family):
             raise UsageError(f"{self.name} takes only {', '.join(f'{name}={value}' for name, value in fixed.items())}")
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
         torchvision = import_library("torchvision", self.name)
         with seeded(seed):
             module = torchvision.models.get_model(self.architecture, weights=None, **self.arguments(dimensions))
@@ -76,8 +75,6 @@ class Torchvision(Family):
         return [(batch, 3, size, size)] * (2 if self.kind == OPTICAL_FLOW else 1)
 
     def _inputs(self, dimensions: Sizes) -> Inputs:
-        import torch
-
         if self.kind == DETECTION:  # which normalises images itself
             size = int(dimensions["size"])
             return Inputs(([torch.rand(3, size, size) for _ in range(int(dimensions["batch"]))],))

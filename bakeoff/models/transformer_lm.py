@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from bakeoff.models import streams
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Drawn, Inputs, LoadedModel, Sizes
 from bakeoff.models.generation import context_of
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.models.language_layers import DecoderLM
 
 VOCABULARY = 10_000
@@ -69,8 +68,6 @@ class TransformerLM(Drawn):
     }
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
-        import torch
-
         from bakeoff.models.language_layers import next_token_loss
 
         context = int(dimensions["context"])
@@ -86,8 +83,6 @@ class TransformerLM(Drawn):
         return {"size": self.dimensions["size"]}
 
     def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
-        import torch
-
         from bakeoff.models.language_layers import LanguageDecode, LanguagePrefill
 
         context = context_of(dimensions)
@@ -97,8 +92,6 @@ class TransformerLM(Drawn):
 
 def _drawn(dimensions: Sizes, generator: torch.Generator, dtype: torch.dtype, context: int) -> DecoderLM:
     """Return the language model of these dimensions with random weights, on the generator's device."""
-    import torch
-
     from bakeoff.models.language_layers import DecoderLM
 
     size = SIZES[str(dimensions["size"])]

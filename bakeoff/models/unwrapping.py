@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.lazily import nn, torch
 from bakeoff.models.seeding import seeded
 from bakeoff.records.errors import UsageError
 from bakeoff.records.text import listed
-
-if TYPE_CHECKING:
-    from torch import nn
 
 PARALLEL = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 """Wrappers of torch that hold the module in their attribute `module`."""
@@ -66,8 +64,6 @@ def form_by_mode(module: nn.Module) -> tuple[str, ...]:
 
 
 def is_scripted(module: nn.Module) -> bool:
-    import torch
-
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
@@ -78,7 +74,6 @@ def is_quantised(module: nn.Module) -> bool:
 def completed(model: LoadedModel, seed: int) -> LoadedModel:
     """Return the model without wrappers, and with the weights of lazy layers drawn from the seed by one call. Raise
     UsageError for a module on the meta device, which has no weights."""
-    import torch
     from torch.nn.parameter import is_lazy
 
     module, taken = unwrapped(model.module)
@@ -107,8 +102,6 @@ def require_weights(module: nn.Module) -> None:
 
 def initialise(module: nn.Module, sets: Sequence[Inputs], seed: int) -> None:
     """Call the module once, so that lazy layers get weights. They are the same for the same seed."""
-    import torch
-
     with seeded(seed), torch.no_grad():
         module(*sets[0].args, **dict(sets[0].kwargs))
 
@@ -134,8 +127,6 @@ def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
 
 def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
     """Put back methods that are compiled, as by `net.forward = torch.compile(net.forward)` or by a decorator."""
-    from torch import nn
-
     for name, value in list(vars(part).items()):
         if (original := _uncompiled(value)) is not None:
             vars(part)[name] = original

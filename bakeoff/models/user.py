@@ -32,12 +32,11 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.models import importing, source_code
 from bakeoff.models.base import Dimension, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.example_inputs import calibration_of, unpacked, with_own_inputs, with_stages
+from bakeoff.models.lazily import nn, torch
 from bakeoff.models.seeding import seeded
 from bakeoff.records.errors import UsageError, first_line, unknown
 
 if TYPE_CHECKING:
-    import torch
-
     from bakeoff.models.file_variables import Variables
 
 AROUND = frozenset(("before", "after", "example"))
@@ -226,8 +225,6 @@ class UserModel(UserCode, Family):
 
     def _run(self, dimensions: Sizes, seed: int) -> tuple[ModuleType, Any]:
         """Call the factory as a process does that has just imported the file with this seed."""
-        import torch
-
         _loaded[self.name] = self
         tree = self._tree_for(dimensions)
         begun_with = self.file.read_bytes(), seed, dimensions if tree else {}
@@ -261,8 +258,6 @@ class UserModel(UserCode, Family):
 
     def _make_in(self, imported: Imported, make: Callable[[ModuleType], Any]) -> Any:
         """Make the model as a process does that has just imported the file. Return None where the file keeps it."""
-        import torch
-
         from bakeoff.models.file_variables import Variables
 
         if imported.variables is not None and not imported.variables.put_back():
@@ -282,8 +277,6 @@ class UserModel(UserCode, Family):
 
 def _own_parts(returned: object) -> list[Any]:
     """Return the modules that a factory has returned, their parameters, and the parts that hold tensors."""
-    from torch import nn
-
     values = returned if isinstance(returned, tuple | list) else (returned,)
     roots = [value.model if isinstance(value, Pipeline) else value for value in values]
     modules = [root for root in roots if isinstance(root, nn.Module)]

@@ -298,7 +298,7 @@ class Store:
         return self.root / "logs" / f"{name}.log"
 
     def reference(self, contest_id: str) -> Path:
-        return self._of_contest(contest_id, "safetensors")
+        return self._of_contest(contest_id, "pt")
 
     def sample(self, contest_id: str) -> Path:
         return self._of_contest(contest_id, "sample.npz")

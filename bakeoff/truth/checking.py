@@ -35,7 +35,7 @@ from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.padding import without_hidden
-from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles, with_answer
+from bakeoff.truth.reference import Beyond, Reference, with_answer
 from bakeoff.truth.steps import without_jumps
 from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE, names_of_written
 from bakeoff.truth.witnesses import RUNS_WITH_NOISE
@@ -83,9 +83,8 @@ class Checker:
         self._sets = sets
         self._synchronise = synchronise
         self._frozen = FROZEN.format(places_of(frozen_choices)) if frozen_choices else ""
-        self._files = ReferenceFiles(reference)
-        self._expected = self._files  # with the answers of eager that this build is compared with
-        self._beyond = Beyond.load(self._files.beyond, cell.device)
+        self._witnesses = self.reference.witnesses
+        self._beyond = Beyond.load(reference, cell.device)
         self._training_outputs = training.describe_outputs(sets[0]) if training else ()
         self._first: Accuracy | None = None
         self._unchanged = unchanged
@@ -147,11 +146,10 @@ class Checker:
         traits = self._traits
         answers = self._answers(self._sets)
         right = self._compared(answers, self.reference)
-        if not right.passed and traits.fast_path and self._expected is self._files:
-            layers = Reference.load(self._files.without_fast_path.reference)
-            if (of_layers := self._compared(answers, layers)).passed:
-                self.reference, self._expected = layers, self._files.without_fast_path
-                right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
+        layers = self.reference.without_fast_path
+        if not right.passed and layers and (of_layers := self._compared(answers, layers)).passed:
+            self.reference = layers
+            right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
         if not right.passed:
             right = self._beside_witnesses(right, answers)
         if not right.passed:
@@ -169,7 +167,7 @@ class Checker:
     def _beside_witnesses(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare the rest where a build answers otherwise than eager, but no more than eager does with noise."""
         exact, precision = self.reference.outputs, self._cell.precision
-        if not (witnesses := self._files.witnesses()):
+        if not (witnesses := self._witnesses):
             return right
         rest, others = without_jumps(answers, exact, witnesses, precision.epsilon)
         known = EagerErrors(self.reference.eager_rmse, self.reference.eager_spread)
@@ -189,8 +187,9 @@ class Checker:
 
     def _with_cause(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Name in the reason what explains all that is wrong, if it is found."""
-        path = self._files.with_own_casts
-        if path.exists() and self._compared(answers, Reference.load(path)).passed:
+        casts = self.reference.without_own_casts
+        moved = casts and replace(self.reference, eager_rmse=casts.rmse, eager_spread=casts.spread)
+        if moved and self._compared(answers, moved).passed:
             return right.model_copy(update={"rule": f"{right.rule}; {LEAVES_OUT_CASTS}"})
         for where, shown in without_hidden(answers, self.reference.outputs, self._sets):
             if self._compared(shown, self.reference).passed:
@@ -257,7 +256,7 @@ class Checker:
         if self._first or not calls:
             return right
         again = self._answers([*[self._sets[0]] * calls, *self._sets])[calls:]
-        expected = Reference.load(self._files.after(calls))
+        expected = self.reference.others[calls - 1]
         # an artefact has made more calls, but forgets if it answers as at first, where eager does not
         eager_repeats = all(map(are_alike, self.reference.outputs, expected.outputs))
         if not self._calls.can_restore and (eager_repeats or not all(map(are_alike, answers, again))):
@@ -268,12 +267,13 @@ class Checker:
 
     def _after_other_calls(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare with what eager answers after as many calls as the build may have made, and without its state."""
-        for path in self._files.all_after():
-            if (later := self._compared(answers, Reference.load(path))).passed:
+        *after, forgetful = self.reference.others
+        for expected in after:
+            if (later := self._compared(answers, expected)).passed:
                 self._calls.give_up_restoring()
                 return later
         names = ", ".join(self._traits.state)
-        forgets = self._compared(answers, Reference.load(self._files.forgetful)).passed
+        forgets = self._compared(answers, forgetful).passed
         rule = f"{right.rule}; the model keeps state from call to call ({names})"
         return right.model_copy(update={"rule": FORGETS.format(names) if forgets else rule})
 
@@ -332,8 +332,7 @@ class Checker:
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
-        for number, probe in enumerate(self._beyond.probes):
-            reference = Reference.load(self._expected.of_probe(number))
+        for probe, reference in zip(self._beyond.probes, self.reference.others, strict=True):
             of_probe = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
             if not of_probe.passed:
                 does = "answers" if self._traits.one_answer else "decides"
@@ -365,8 +364,8 @@ class Checker:
     def _note_empty(self, right: Accuracy) -> Accuracy:
         """Note outputs of which no input set and no inputs of another way have shown a value, unless by their shape."""
         empty = empty_outputs(self.reference.outputs) - set(self._traits.empty_by_shape)
-        for number in range(len(self._beyond.probes)) if empty else ():
-            empty &= empty_outputs(Reference.load(self._expected.of_probe(number)).outputs)
+        for reference in self.reference.others if empty and self._beyond.probes else ():
+            empty &= empty_outputs(reference.outputs)
         if not empty:
             return right
         why = f"the model's own {listed(first(sorted(empty)))} had no element for any inputs"

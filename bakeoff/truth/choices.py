@@ -50,9 +50,7 @@ class ChoiceWatch(TorchDispatchMode):
         # by the address of the indices' memory; the indices are kept, so that nothing else gets this address
         self._noted: dict[int, tuple[torch.Tensor, Choice]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         operator = func.overloadpacket

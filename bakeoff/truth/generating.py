@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -25,14 +24,6 @@ class Greedy:
     tokens: list[list[int]]
     margins: list[list[float]]
     precision: Precision
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Greedy:
-        known = json.loads(text)
-        return cls(known["tokens"], known["margins"], Precision(known["precision"]))
 
 
 class WithCaches(Wrapped):

@@ -6,23 +6,22 @@ the model's fingerprint does not see, and changes what the model computes, is se
 
 import contextlib
 import hashlib
-import tempfile
+import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
 
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Memory
 from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.matching import Outputs
-from bakeoff.truth.reference import Reference
+from bakeoff.truth.reference import Reference, save_whole
 
 NAME = "reference-"
-MEMORY = "memory"
 
 SAME_ERROR = 1.1
 """Eager's error is what it was up to this factor: on a GPU, sums are rounded in another order in each run."""
@@ -34,7 +33,7 @@ MAX_BYTES = 256 * 10**6
 def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
     """Return the file for the reference of a model with this fingerprint, on the cell's device in its precision."""
     asked = cell.model_dump_json(include={"task", "device", "precision"})
-    return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.safetensors"
+    return folder / f"{NAME}{hashlib.sha256(f'{fingerprint} {asked}'.encode()).hexdigest()[:32]}.pt"
 
 
 class KeptReference(NamedTuple):
@@ -45,26 +44,20 @@ class KeptReference(NamedTuple):
 
 
 def load(path: Path) -> KeptReference | None:
-    with contextlib.suppress(OSError, SafetensorError, ValueError, TypeError, KeyError):  # it may be damaged
-        with safe_open(path, framework="pt") as file:
-            memory = Memory.model_validate_json(file.metadata()[MEMORY])
-        return KeptReference(Reference.load(path), memory)
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # it may be damaged in any way
+        if archive.testzip() is None:
+            kept: KeptReference = torch.load(path, weights_only=False, mmap=True)
+            return kept
     return None
 
 
 def keep(reference: Path, path: Path, memory: Memory) -> None:
     """Keep a copy of the file. It appears whole or not at all, and a folder that cannot be written costs time only."""
-    with contextlib.suppress(OSError, SafetensorError):
-        if reference.stat().st_size > MAX_BYTES:
-            return
-        with safe_open(reference, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-            kept_at = datetime.now(UTC).isoformat(timespec="seconds")
-            known = file.metadata() | {MEMORY: memory.model_dump_json(), "kept_at": kept_at}
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NAME) as folder:
-            copy = Path(folder, path.name)
-            save_file(tensors, copy, metadata=known)
-            copy.replace(path)
+    with contextlib.suppress(OSError, RuntimeError):
+        kept_at = datetime.now(UTC).isoformat(timespec="seconds")
+        kept = replace(Reference.load(reference), kept_at=kept_at, witnesses=(), without_fast_path=None)
+        if sum(tensor.nbytes for outputs in kept.outputs for tensor in outputs) <= MAX_BYTES:
+            save_whole(KeptReference(kept, memory), path)
 
 
 def has_same_error(eager: Sequence[Outputs], exact: Sequence[Outputs], rmse: Sequence[float]) -> bool:

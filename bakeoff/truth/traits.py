@@ -342,9 +342,7 @@ class UseWatch(TorchDispatchMode):
         keep_compiler_out(UseWatch)
         self.used: set[Any] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.used |= set(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
         return func(*args, **(kwargs or {}))
 
@@ -415,9 +413,7 @@ class OperatorCount(TorchDispatchMode):
         keep_compiler_out(OperatorCount)
         self.operators = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operators += 1
         return func(*args, **(kwargs or {}))
 

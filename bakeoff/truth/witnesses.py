@@ -10,7 +10,7 @@
 import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,9 +44,7 @@ class KeepFloat64(TorchDispatchMode):
         keep_compiler_out(KeepFloat64)
         self.in_float32: list[str] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.overloadpacket in CASTS:
             args, kwargs = pytree.tree_map_only(torch.dtype, lambda each: self._wider.get(each, each), (args, kwargs))
@@ -95,9 +93,7 @@ class RoundingNoise(TorchDispatchMode):
         self._starts = random.Random(seed)
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
             return found

@@ -219,8 +219,8 @@ def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
     sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
     saved = Reference(sets, (0.1, math.inf, 0.0), computed_in="float32", why_narrower="no room")
-    saved.save(tmp_path / "a.b.safetensors")
-    loaded = Reference.load(tmp_path / "a.b.safetensors")
+    saved.save(tmp_path / "a.b.pt")
+    loaded = Reference.load(tmp_path / "a.b.pt")
     assert loaded.eager_rmse == saved.eager_rmse
     assert (loaded.computed_in, loaded.why_narrower) == ("float32", "no room")
     assert len(loaded.outputs) == 11
@@ -228,12 +228,12 @@ def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         for one, other in zip(ours, theirs, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.b.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.b.pt"]
 
 
 def test_a_reference_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
-    Reference(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "reference.safetensors")
-    assert [tuple(one.shape) for one in Reference.load(tmp_path / "reference.safetensors").outputs[0]] == [
+    Reference(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "reference.pt")
+    assert [tuple(one.shape) for one in Reference.load(tmp_path / "reference.pt").outputs[0]] == [
         (64,),
         (64,),
         (8, 8),
@@ -352,8 +352,8 @@ def test_masked_values_hide_no_wrong_ones(fill: float, masked: int, tmp_path: Pa
     eager, right, zeros = exact.float(), exact * (1 + 2e-7), torch.zeros_like(exact)
     for each in (exact, eager, right, zeros):
         each[:, :masked] = fill
-    Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)])).save(tmp_path / "reference.safetensors")
-    reference = Reference.load(tmp_path / "reference.safetensors")
+    Reference(((exact,),), *errors_of_eager([(eager,)], [(exact,)])).save(tmp_path / "reference.pt")
+    reference = Reference.load(tmp_path / "reference.pt")
     assert check([(right.float(),)], reference, Precision.FP32).passed
     found = check([(zeros,)], reference, Precision.FP32)
     assert not found.passed
@@ -527,8 +527,8 @@ def test_how_far_an_error_is_over_its_limit_is_told() -> None:
 def test_how_eagers_error_is_spread_is_kept(tmp_path: Path) -> None:
     eager = FEATURES + noise(0.1, 2)
     saved = Reference(((FEATURES,),), *errors_of_eager([(eager,)], [(FEATURES,)]))
-    saved.save(tmp_path / "reference.safetensors")
-    (loaded,) = Reference.load(tmp_path / "reference.safetensors").eager_spread
+    saved.save(tmp_path / "reference.pt")
+    (loaded,) = Reference.load(tmp_path / "reference.pt").eager_spread
     assert loaded.largest == saved.eager_spread[0].largest == pytest.approx(float((eager - FEATURES).abs().max()))
     assert sorted(loaded.slices) == [1, 2, 3]  # one of the first would be all of it
     channel = (eager - FEATURES)[0, 300].square().mean().sqrt()

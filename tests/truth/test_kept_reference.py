@@ -46,9 +46,7 @@ def computed(folder: Path, body: str, precision: str = "fp32", is_fresh: bool = 
     """Return what is told of the reference of a model with this body, and how often float64 was computed for it."""
     (folder / "net.py").write_text(NET.replace("BODY", body))
     cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision=precision, backend="eager")
-    job = ComputeReference(
-        cell=cell, reference=folder / "reference.safetensors", kept_in=folder / "cache", is_fresh=is_fresh
-    )
+    job = ComputeReference(cell=cell, reference=folder / "reference.pt", kept_in=folder / "cache", is_fresh=is_fresh)
     exact = list[torch.dtype]()
 
     def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
@@ -59,11 +57,11 @@ def computed(folder: Path, body: str, precision: str = "fp32", is_fresh: bool = 
 
 
 def kept_at(folder: Path) -> str:
-    return Reference.load(folder / "reference.safetensors").kept_at
+    return Reference.load(folder / "reference.pt").kept_at
 
 
 def outputs(folder: Path) -> torch.Tensor:
-    return Reference.load(folder / "reference.safetensors").outputs[0][0]
+    return Reference.load(folder / "reference.pt").outputs[0][0]
 
 
 def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path) -> None:
@@ -72,15 +70,13 @@ def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path
     before = outputs(folder)
     second, times = computed(folder, "x.sin()")
     assert times == 0 and second.memory == first.memory, "cells of unknown size are guessed by it"
-    known = Reference.load(folder / "reference.safetensors")
+    known = Reference.load(folder / "reference.pt")
     told = accuracy.check(known.outputs, known, Precision.FP32).reference_kept_at
     assert abs(datetime.fromisoformat(told).timestamp() - time.time()) < 60
     assert computed(folder, "x.sin()")[1] == 0 and kept_at(folder) == told, "it is as old as it was"
     cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision="bf16", backend="eager")
-    narrow = folder / "bf16.safetensors"
-    reference.compute(
-        ComputeReference(cell=cell, reference=narrow, known=folder / "reference.safetensors"), folder, folder
-    )
+    narrow = folder / "bf16.pt"
+    reference.compute(ComputeReference(cell=cell, reference=narrow, known=folder / "reference.pt"), folder, folder)
     assert Reference.load(narrow).kept_at == told, "the precisions of a contest share it"
     assert outputs(folder).dtype is torch.float64 and torch.equal(outputs(folder), before)
 
@@ -100,9 +96,7 @@ def test_another_model_another_precision_and_a_fresh_run_have_their_own(
 def test_a_change_that_no_fingerprint_sees_is_seen_in_what_eager_computes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        kept_reference, "kept_at", lambda folder, fingerprint, cell: folder / "reference-one.safetensors"
-    )
+    monkeypatch.setattr(kept_reference, "kept_at", lambda folder, fingerprint, cell: folder / "reference-one.pt")
     computed(folder, "x.sin()")
     told, times = computed(folder, "x.sin() * 1.001")
     assert (kept_at(folder), times) == ("", 1) and told.is_changed
@@ -140,13 +134,13 @@ def test_a_resumed_run_holds_the_model_against_the_reference_that_it_has(
     folder: Path, body: str, is_other: bool
 ) -> None:
     computed(folder, "x.sin()")
-    before = (folder / "reference.safetensors").read_bytes()
+    before = (folder / "reference.pt").read_bytes()
     (folder / "net.py").write_text(NET.replace("BODY", body))
     cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision="fp32", backend="eager")
-    path = folder / "reference.safetensors"
+    path = folder / "reference.pt"
     job = ComputeReference(cell=cell, reference=path, is_resumed=True)
     assert reference.compute(job, folder, folder).is_changed is is_other
-    assert path.read_bytes() == before and [each.name for each in folder.glob("*.safetensors")] == [path.name]
+    assert path.read_bytes() == before and [each.name for each in folder.glob("*.pt")] == [path.name]
 
 
 def test_nothing_is_kept_of_a_model_that_draws_numbers(folder: Path) -> None:
@@ -158,7 +152,11 @@ def test_damaged_and_large_ones_are_left_alone(folder: Path, monkeypatch: pytest
     computed(folder, "x.sin()")
     (kept,) = (folder / "cache").iterdir()
     whole = kept.read_bytes()
-    for damaged in (whole[:40], whole.replace(b"peak_resident", b"qeak_resident"), whole.replace(b"memory", b"nemory")):
+    for damaged in (
+        whole[:40],
+        whole.replace(b"peak_resident", b"qeak_resident"),
+        whole.replace(b"longest_sum", b"shortest_su"),
+    ):
         kept.write_bytes(damaged)
         told, times = computed(folder, "x.sin()")
         assert (told.is_changed, times) == (False, 1) and computed(folder, "x.sin()")[1] == 0

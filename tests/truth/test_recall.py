@@ -131,6 +131,6 @@ def test_whole_numbers_stay_where_the_model_does_not_take_others() -> None:
 @pytest.mark.usefixtures("restored_switches")
 def test_the_reference_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "outputs.safetensors"
+    path = tmp_path / "outputs.pt"
     reference.compute(ComputeReference(cell=case("answer_cache.py:factory"), reference=path), tmp_path, tmp_path)
     assert traits_in(path).recall is not None

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+from bakeoff.models.lazily import torch
 
 Variant = Mapping[str, int | bool | str]
 """Block sizes, warps and so on. `loads` says how tiles come from memory: by `pointer` or by `descriptor`."""
@@ -50,14 +48,10 @@ MIN_OVERLAP_CAPABILITY = (9, 0)
 
 def can_overlap(tensor: torch.Tensor) -> bool:
     """Return whether a kernel on the tensor's GPU can start while the one before it ends."""
-    import torch
-
     is_nvidias = tensor.is_cuda and torch.version.hip is None
     return is_nvidias and torch.cuda.get_device_capability(tensor.device) >= MIN_OVERLAP_CAPABILITY
 
 
 def processors(tensor: torch.Tensor) -> int:
     """Return the number of multiprocessors of the tensor's GPU; 1 on the CPU, where kernels are interpreted."""
-    import torch
-
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import uuid
@@ -319,7 +318,8 @@ class ForkLauncher(Launcher):
         self._started = take_or_start(python or command_of(sys.executable))
         super().__init__(self._started.temporary)
         self._max_close_s = max_close_s
-        self._server = ForkServer(self._started.control, Serving, max_preload_s, self._how_it_ended)
+        self._control = Connection(self._started.control.detach())
+        self._server = ForkServer(self._control, Serving, max_preload_s, self._how_it_ended)
         self._branch: ForkServer | None = None
         self._branch_has_failed = False
 
@@ -398,14 +398,15 @@ class ForkLauncher(Launcher):
 
     def begin_close(self) -> None:
         if all(worker.is_over for worker in self._workers):
-            with contextlib.suppress(OSError):  # it is gone
-                self._started.control.shutdown(socket.SHUT_RDWR)
+            self._control.close()
 
     def _close(self) -> None:
         if self._branch is not None:
             self._branch.close()
         # one that still imports would not hear, and has no worker
-        self._started.end(self._max_close_s if self._server.is_serving else 0.0)
+        max_close_s = self._max_close_s if self._server.is_serving else 0.0
+        self._control.close()
+        self._started.end(max_close_s)
 
 
 class SpawnLauncher(Launcher):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -49,13 +48,13 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     weights, inputs and outputs, each counted once. Raises what the call raises."""
     with _counting(module, precision) as so_far:
         outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
-    return _work(so_far() + _Counts(0, 0, sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
+    return _work(so_far() + _Counts(moved=sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
 
 
 def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> dict[str, Work]:
     """Make one eager call and return the work of each module that is called, with all inside it, by its path. It is
     counted as by `count`, except that a weight counts only where it is read first."""
-    counts: defaultdict[str, _Counts] = defaultdict(lambda: _Counts(0, 0, 0))
+    counts: defaultdict[str, _Counts] = defaultdict(_Counts)
     entered: list[tuple[str, _Counts]] = []
 
     def leave(path: str, given_and_returned: object) -> None:
@@ -66,7 +65,7 @@ def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> di
                 for leaf in pytree.tree_leaves(given_and_returned)
                 if isinstance(leaf, torch.Tensor)
             }
-            counts[path] += so_far() - before + _Counts(0, 0, sum(tensors.values()))
+            counts[path] += so_far() - before + _Counts(moved=sum(tensors.values()))
 
     with (
         _counting(module, precision) as so_far,
@@ -76,22 +75,13 @@ def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> di
     return {path: _work(each) for path, each in counts.items()}
 
 
-@dataclass(frozen=True)
-class _Counts:
-    flops: int
-    saved: int  # of these, that no algorithm for convolutions needs
-    moved: int  # bytes
-
-    def __add__(self, other: _Counts) -> _Counts:
-        return _Counts(self.flops + other.flops, self.saved + other.saved, self.moved + other.moved)
-
-    def __sub__(self, other: _Counts) -> _Counts:
-        return _Counts(self.flops - other.flops, self.saved - other.saved, self.moved - other.moved)
+_Counts = Counter[str]
+"""Operations (`flops`), those of them that no algorithm for convolutions needs (`saved`), and bytes (`moved`)."""
 
 
 def _work(counts: _Counts) -> Work:
-    least_flops = counts.flops - counts.saved if counts.saved else None
-    return Work(flops=counts.flops, bytes_moved=counts.moved, least_flops=least_flops)
+    least_flops = counts["flops"] - counts["saved"] if counts["saved"] else None
+    return Work(flops=counts["flops"], bytes_moved=counts["moved"], least_flops=least_flops)
 
 
 @contextlib.contextmanager
@@ -109,7 +99,7 @@ def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], 
         reads,
         FlopCounterMode(display=False, custom_mapping=attention | saved.counters) as counter,
     ):
-        yield lambda: _Counts(counter.get_total_flops(), saved.flops, reads.bytes_read)
+        yield lambda: _Counts(flops=counter.get_total_flops(), saved=saved.flops, moved=reads.bytes_read)
 
 
 def total(parts: Iterable[Work]) -> Work:
@@ -285,9 +275,7 @@ class LongestSum(TorchDispatchMode):
         addresses = map(_address_if_any, tensors)
         return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         length = max(self.of(given), self._read_by_python)
         found = func(*args, **(kwargs or {}))

@@ -15,7 +15,6 @@ import pkgutil
 import select
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bakeoff.measuring import isolation, server_messages
-from bakeoff.measuring.messages import Assignment
+from bakeoff.measuring.messages import Assignment, send
 from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.worker import main as worker
 from bakeoff.measuring.worker.sampling import freeze_garbage, no_garbage_collection
@@ -38,7 +37,7 @@ NOT_INITIALIZED = 3
 def main() -> NoReturn:
     """Serve until the controller's end of the socket closes. The process' arguments are the number of the socket's
     descriptor and the temporary folder."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = Connection(int(sys.argv[1]))
     temporary = Path(sys.argv[2])
     isolation.ignore_torchs_own_warning()
     import torch  # noqa: F401 - this process exists to import it
@@ -60,7 +59,7 @@ def main() -> NoReturn:
 class Server:
     """Takes orders from a socket, and forks workers. A branch is a fork of a server that is a server, too."""
 
-    def __init__(self, control: socket.socket, temporary: Path) -> None:
+    def __init__(self, control: Connection, temporary: Path) -> None:
         self._control = control
         self._temporary = temporary
         self._pid = os.getpid()
@@ -79,8 +78,11 @@ class Server:
             if self._wake_read in readable:
                 self._note_ended()
             if self._control.fileno() in readable:
-                received = server_messages.receive_order(self._control)
-                if received is None or not self._do(*received):
+                try:
+                    received = server_messages.receive_order(self._control)
+                except (EOFError, OSError):  # the controller is gone
+                    break
+                if not self._do(*received):
                     break
         for pid, mark in self._marks.items():
             isolation.kill_tree(pid, mark)
@@ -99,15 +101,15 @@ class Server:
         _tell(self._control, server_messages.Preloaded(modules=tuple(imported)))
         return True
 
-    def _do(self, order: server_messages.Order, descriptors: list[int]) -> bool:
+    def _do(self, order: server_messages.Order, descriptor: int) -> bool:
         if isinstance(order, server_messages.Preload):
             return self.preload(order)
         pid = os.fork()
         if pid == 0:
             if isinstance(order, server_messages.Branch):
-                self._become_branch(order, descriptors[0])
-            self._become_worker(order, descriptors[0])
-        os.close(descriptors[0])
+                self._become_branch(order, descriptor)
+            self._become_worker(order, descriptor)
+        os.close(descriptor)
         if isinstance(order, Assignment):
             self._marks[pid] = order.mark
             _tell(self._control, server_messages.Forked(pid=pid))
@@ -135,7 +137,7 @@ class Server:
     def _become_branch(self, order: server_messages.Branch, descriptor: int) -> NoReturn:
         try:
             self._leave()
-            branch = Server(socket.socket(fileno=descriptor), self._temporary)
+            branch = Server(Connection(descriptor), self._temporary)
             if branch.preload(order):
                 branch.serve()
         finally:
@@ -269,6 +271,6 @@ def _ended() -> list[tuple[int, int]]:
         found.append((pid, status))
 
 
-def _tell(control: socket.socket, notice: server_messages.Notice) -> None:
+def _tell(control: Connection, notice: server_messages.Notice) -> None:
     with contextlib.suppress(OSError):  # the controller is gone, as the next read will show
-        control.sendall(server_messages.notice_line(notice))
+        send(control, notice)

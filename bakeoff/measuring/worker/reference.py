@@ -69,7 +69,7 @@ from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import empty_outputs, labels
 from bakeoff.truth.module_state import is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped
-from bakeoff.truth.reference import Beyond, Reference, ReferenceFiles
+from bakeoff.truth.reference import Beyond, Reference
 from bakeoff.truth.tiny_weights import tiny_weights_of
 from bakeoff.truth.traits import (
     OUTSIDE,
@@ -200,26 +200,17 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         witnesses = rounded_otherwise(subject, as_is)
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
-    files, traits = ReferenceFiles(job.reference), subject.traits
-    as_is.beyond.save(files.beyond)
-    for number, run in enumerate(witnesses):
-        Reference(run[: as_is.sets], ()).save(files.witness(number))
-    if casts is not None:
-        expected = yardstick.expected[: as_is.sets]
-        Reference(expected, *casts, types=types_of(as_is.outputs[: as_is.sets])).save(files.with_own_casts)
-    if layers is not None:  # before the reference, with which all are there
-        for path, places in files.without_fast_path.parts(len(layers), as_is.sets, traits).items():
-            ours, theirs = ([row[place] for place in places] for row in (as_is.without_fast_path, layers))
-            Reference(tuple(theirs), *errors_of_eager(ours, theirs), types=types_of(ours)).save(path)
-    for path, places in files.parts(len(yardstick.expected), as_is.sets, traits).items():
-        expected = tuple(yardstick.expected[place] for place in places)
+    traits = subject.traits
+
+    def without_fast_path(places: range) -> Reference:
+        ours, theirs = ([row[place] for place in places] for row in (as_is.without_fast_path, layers or ()))
+        return Reference(tuple(theirs), *errors_of_eager(ours, theirs), types=types_of(ours))
+
+    def expected(places: range) -> Reference:
         with clock.on_stream(), subject.gradients():
             errors = yardstick.errors(places)
-        if path == job.reference and job.sample is not None and as_is.sample is not None:
-            allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
-            as_is.sample.save(job.sample, expected[0], allowed.rmse, cell.precision)
-        Reference(
-            expected,
+        return Reference(
+            tuple(yardstick.expected[place] for place in places),
             *errors,
             computed_in=exact.computed_in,
             in_float32=exact.in_float32,
@@ -231,7 +222,20 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             longest_sum=as_is.longest_sum,
             sums=as_is.sums,
             kept_at=exact.kept_at,
-        ).save(path, job.known if shared and yardstick.expected is shared.outputs else None)
+        )
+
+    reference = replace(
+        Reference.with_others(expected, len(yardstick.expected), as_is.sets, traits),
+        witnesses=tuple(run[: as_is.sets] for run in witnesses),
+        without_own_casts=casts,
+        without_fast_path=Reference.with_others(without_fast_path, len(layers), as_is.sets, traits) if layers else None,
+    )
+    if job.sample is not None and as_is.sample is not None:
+        errors = EagerErrors(reference.eager_rmse, reference.eager_spread)
+        allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
+        as_is.sample.save(job.sample, reference.outputs[0], allowed.rmse, cell.precision)
+    as_is.beyond.save(job.reference)  # before the reference, with which all are there
+    reference.save(job.reference, job.known if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
     size = device_memory.peaks()
     is_alike = traits.begins_alike and not as_is.beyond.probes
