@@ -17,7 +17,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell
 from tests.backends.building import built, loaded
-from tests.backends.test_fast_path import cell_of, encoder
+from tests.backends.test_model_changes import cell_of, encoder
 
 SHAPE = (2, 3, 8, 16)
 

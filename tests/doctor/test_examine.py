@@ -1,15 +1,24 @@
-"""The doctor tries backends with scripted behaviour, and explains what it saw."""
+"""The doctor tries backends with scripted behaviour, looks into environments, and shows what it saw."""
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bakeoff import backends
-from bakeoff.backends.traps import Finding, Weight
+from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Weight
+from bakeoff.commands import environments as made
 from bakeoff.doctor import examine
-from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, Outcome
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
+from bakeoff.doctor.terminal import print_diagnosis
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
 from tests.support.cells import cell_of
+from tests.support.golden import same_as_golden
+from tests.support.wheels import wheel
 
 MODES = ["wrong", "crash-in-load", "error", "unsupported"]
 ASKED = ["eager", "null-packaged", *(f"null/{mode}" for mode in MODES)]
@@ -161,3 +170,97 @@ def test_a_warning_explains_nothing() -> None:
 def test_a_trap_of_a_device_keeps_every_backend_from_it() -> None:
     no_cuda = CAUSE.model_copy(update={"backends": []})
     assert examine.explained(trial("eager", "cuda", Outcome.ABSENT), [no_cuda]).outcome is Outcome.FAIL
+
+
+KNOWN = {
+    "torch": Library(name="torch", backends=["eager", "planted"]),
+    "planted": Library(name="planted", backends=["planted"]),
+    "numpy": Library(name="numpy", backends=["other"]),
+}
+
+
+@pytest.mark.slow
+def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    broken = wheel(tmp_path, "planted", "0.0.1", "raise ImportError('planted')")
+    made.add("old", ["--no-index", str(broken)])
+
+    found = examine.examine_environment("old", KNOWN, [], "auto")
+    assert (found.name, Path(found.python)) == ("old", made.python_of("old"))
+    assert found.differs == {"planted": ("0.0.1", None)}
+    assert {library.name: library.imports for library in found.libraries} == {
+        "torch": True,
+        "pydantic": True,
+        "planted": False,
+    }
+    assert "planted" in found.libraries[-1].import_error
+    assert examine.broken_libraries([found], ["planted"]) == ["planted in environment old"]
+    assert examine.broken_libraries([found], ["eager"]) == []
+
+
+def test_only_versions_that_are_not_the_same_differ() -> None:
+    here = examine.differing_packages({"pytest": pytest.__version__, "numpy": "0.1"})
+    assert list(here) == ["numpy"] and here["numpy"][0] == "0.1"
+
+
+FACTS = Facts(
+    python="3.12.3",
+    torch="2.8.0",
+    torch_cuda="12.8",
+    driver_cuda="13.0",
+    container="docker",
+    gpus=[GpuState(index=0, name="NVIDIA H200")],
+    libraries={
+        "torch": Library(name="torch", version="2.8.0", needed=">=2.8.0a0", backends=["eager", "onnx"]),
+        "onnxruntime-gpu": Library(
+            name="onnxruntime-gpu", version="1.31.1", needed=">=1.24", requires=["onnx>=1.17"], backends=["onnx"]
+        ),
+        "onnxruntime": Library(name="onnxruntime", backends=["onnx"]),
+        "openvino": Library(name="openvino", version="2026.4.1", backends=["openvino"]),
+    },
+)
+TRIALS = [
+    BackendTrial(backend="eager", device="cuda", outcome=Outcome.PASS, status=Status.OK, seconds=0.42),
+    BackendTrial(
+        backend="onnx",
+        mode="tensorrt-ep",
+        device="cuda",
+        outcome=Outcome.FAIL,
+        status=Status.ERROR,
+        reason="libcudart.so.13: [red]no such file[/red]\x1b[2J",
+        remedy="pip install torch",
+    ),
+]
+FINDING = Finding(trap="driver-too-old", weight=Weight.WARNING, text="the driver is [old]", remedy="renew it")
+
+
+def shown(
+    trials: list[BackendTrial],
+    findings: list[Finding],
+    broken: list[str],
+    environments: Sequence[OtherEnvironment] = (),
+) -> str:
+    file = StringIO()
+    found = Diagnosis(
+        created_at="now", facts=FACTS, trials=trials, findings=findings, environments=list(environments), broken=broken
+    )
+    print_diagnosis(found, Console(file=file, width=160))
+    return file.getvalue()
+
+
+OTHER = OtherEnvironment(
+    name="old",
+    python="/envs/old/bin/python",
+    differs={"onnxruntime": ("1.30.0", "1.31.1"), "extra": ("1.0", None)},
+    libraries=[
+        Library(name="torch", version="2.13.0", imports=True),
+        Library(name="onnxruntime", version="1.30.0", imports=False, import_error="no libfoo\nat all"),
+    ],
+)
+
+
+def test_a_diagnosis_reads_as_before_and_text_from_outside_is_not_obeyed() -> None:
+    text = shown(TRIALS, [FINDING], ["onnx on cuda"], [OTHER])
+    assert "\x1b" not in text
+    same_as_golden("doctor.txt", "\n".join(line.rstrip() for line in text.splitlines()))
+    assert shown(TRIALS, [], []).splitlines()[-1] == "1 passed, 1 failed, 0 absent"

@@ -1,7 +1,8 @@
-"""What the doctor reads of this machine, and of made-up folders."""
+"""What the doctor reads of this machine and of made-up folders, and the traps that it finds in that."""
 
 import ctypes
 import ctypes.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from bakeoff.backends.onnx import Onnx
-from bakeoff.backends.traps import Link
-from bakeoff.doctor import facts
+from bakeoff.backends.traps import Facts, GpuState, Library, Link, Weight
+from bakeoff.doctor import facts, traps
 from bakeoff.measuring.controller.launcher import Launcher, create_launcher
+from tests.support.checkout import ROOT
 
 
 def test_a_backends_libraries_with_what_they_and_we_need() -> None:
@@ -146,3 +148,153 @@ def test_cards_are_counted_on_the_bus_by_vendor_and_class(tmp_path: Path) -> Non
     (tmp_path / "unreadable").mkdir()
     assert facts.nvidia_cards(tmp_path) == 1
     assert facts.nvidia_cards(tmp_path / "no bus") == 0
+
+
+H200 = GpuState(
+    index=0,
+    name="NVIDIA H200",
+    persistence_mode=True,
+    application_sm_clock_mhz=1980,
+    default_sm_clock_mhz=1980,
+    processes=0,
+)
+
+
+def machine(*installed: str, gpu: GpuState | None = None, **fields: object) -> Facts:
+    """A sound machine with `name==version` installed, on the CPU or with one GPU, but for `fields`."""
+    versions = dict(text.split("==") for text in ("torch==2.13.0", *installed))
+    sound = Facts(
+        python="3.12.3",
+        libraries={name: Library(name=name, version=version) for name, version in versions.items()},
+        torch=versions["torch"],
+        has_nvml=True,
+        cxx="/usr/bin/g++",
+        shared_memory_bytes=2**34,
+        governor="performance",
+        cores=8,
+        affinity_cores=8,
+    )
+    with_gpu = {"gpus": [gpu], "nvidia_cards": 1, "cuda_devices": 1, "torch_cuda": "13.0", "driver_cuda": "13.0"}
+    return sound.model_copy(update={**(with_gpu if gpu else {}), **fields})
+
+
+def library(name: str, version: str, **fields: object) -> dict[str, object]:
+    """Fields of a machine that has this library, and no other one."""
+    return {"libraries": {name: Library.model_validate({"name": name, "version": version, **fields})}}
+
+
+RUNTIME, ON_GPU = "onnxruntime==1.31.1", "onnxruntime-gpu==1.31.1"
+LINKED = {"CUDA": 13, "TensorRT": 10}
+DEAD = {"backends": ["tensorrt"], "imports": False, "import_error": "no libcuda"}
+OF_ANOTHER_TORCH = library(
+    "torchvision", "0.28.0+cu130", imports=False, import_error="operator torchvision::nms does not exist"
+)
+NEEDS_TENSORRT = {
+    "tensorrt": Library(name="tensorrt", version="10.13.2.6"),
+    "torch-tensorrt": Library(
+        name="torch-tensorrt", version="2.13.0", requires=["tensorrt<11.1,>=11.0"], backends=["torch-tensorrt"]
+    ),
+}
+NEEDS_TORCH = {
+    "torch": Library(name="torch", version="2.13.0"),
+    "torchvision": Library(name="torchvision", version="0.28.0", imports=True),
+    "torchaudio": Library(name="torchaudio", version="2.12.0", requires=["torch==2.12.0"]),
+}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        machine(RUNTIME),
+        machine(ON_GPU, gpu=H200),
+        machine(gpu=H200, driver_cuda="13.0"),
+        machine(gpu=H200, driver_cuda="13.2"),
+        machine(gpu=H200, driver_cuda=None),
+        machine("torch==2.13.1", "torch-tensorrt==2.13.0", gpu=H200),
+        machine("torch==2.8.0a0+34c6371d24.nv25.8", "torch-tensorrt==2.8.0a0", gpu=H200),
+        machine("torch==2.14.1"),
+        machine(**library("tensorrt", "10.13.2", **DEAD)),  # which need not import where there is no GPU
+        machine(**library("onnx", "2.8.0a0+34c6371d24.nv25.8", needed=">=2.8,<2.14")),  # taken for 2.8
+        machine(**library("onnx", "a build of our own", needed=">=2.8,<2.14")),
+        machine(ON_GPU, "tensorrt==10.13.2.6", gpu=H200, linked=LINKED),
+    ],
+)
+def test_a_sound_machine_is_in_none(facts: Facts) -> None:
+    assert traps.find_all(facts) == []
+
+
+def test_what_is_beside_onnxruntime_is_no_second_one() -> None:
+    plugins = ("onnxruntime-genai==0.18.0", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
+    found = traps.find_all(machine(ON_GPU, *plugins, gpu=H200))
+    assert "several-onnxruntimes" not in [finding.trap for finding in found]
+
+
+PROBLEM, WARNING, NOTE = Weight.PROBLEM, Weight.WARNING, Weight.NOTE
+
+
+@pytest.mark.parametrize(
+    ("trap", "facts", "weight", "about", "said"),
+    [
+        ("no-cxx-compiler", Facts(python="3.12.3"), None, None, ""),
+        ("no-cxx-compiler", machine(cxx=None), None, "inductor aotinductor hotpath", ""),
+        ("several-onnxruntimes", machine(RUNTIME, "onnxruntime-openvino==1.24.1"), PROBLEM, "onnx",
+         "pip uninstall -y onnxruntime onnxruntime-openvino && pip install onnxruntime"),
+        ("several-onnxruntimes", machine(RUNTIME, ON_GPU, gpu=H200), None, None, "pip install onnxruntime-gpu"),
+        ("onnxruntime-without-cuda", machine(RUNTIME, gpu=H200), None, "onnx cuda", ""),
+        ("torch-without-cuda", machine("torch==2.13.0+cpu", gpu=H200, torch_cuda=None), None, "cuda", "2.13.0+cpu"),
+        ("no-driver", machine(nvidia_cards=2, torch_cuda="13.0"), PROBLEM, None, "2 NVIDIA card"),
+        ("no-driver", machine(nvidia_cards=2, torch_cuda="13.0"), PROBLEM, None, "nvidia-smi"),
+        ("no-driver", machine(nvidia_cards=1, torch_cuda="13.0", container="docker"), NOTE, None, "in a container"),
+        ("nvml-not-installed", machine(nvidia_cards=1, has_nvml=False, cuda_devices=1, torch_cuda="13.0"), None, None,
+         ""),
+        ("driver-too-old", machine(gpu=H200, driver_cuda="12.8"), None, None, ""),
+        ("torch-tensorrt-of-another-minor", machine("torch==2.11.0+cu130", "torch-tensorrt==2.13.0", gpu=H200), None,
+         None, "torch-tensorrt==2.11.*"),
+        ("torch-not-tested", machine("torch==2.15.0a0+nv26.9"), None, None, "torch==2.14.*"),
+        ("torch-not-tested", machine("torch==3.0.0"), None, None, "torchvision==0.29.*"),
+        ("torchvision-of-another-torch", machine(torch_cuda=None, **OF_ANOTHER_TORCH), None, None, "/whl/cpu"),
+        ("torchvision-of-another-torch", machine(torch_cuda="13.0", **OF_ANOTHER_TORCH), None, None, "/whl/cu130"),
+        ("torchvision-of-another-torch", machine(**OF_ANOTHER_TORCH), None, None, "--no-deps 'torchvision==0.28.*'"),
+        ("torchvision-of-another-torch", machine(**OF_ANOTHER_TORCH), None, None, "torchvision::nms does not exist"),
+        ("library-does-not-import", machine(**library("openvino", "2026.4.1", backends=["openvino"], imports=False,
+         import_error="no libtbb.so.12")), None, "openvino", "libtbb"),
+        ("library-does-not-import", machine(gpu=H200, **library("tensorrt", "10.13.2", **DEAD)), None, "tensorrt cuda",
+         "no libcuda"),
+        ("requirement-not-met", machine(gpu=H200, libraries=NEEDS_TENSORRT), PROBLEM, "torch-tensorrt",
+         "torch-tensorrt 2.13.0 needs tensorrt <11.1,>=11.0, and 10.13.2.6 is installed"),
+        ("requirement-not-met", machine(libraries=NEEDS_TORCH), None, None, "pip install 'torch==2.12.0' torchvision"),
+        ("requirement-not-met", machine(**library("openvino", "2024.6.0", needed=">=2025.4")), WARNING, None,
+         "pip install 'openvino>=2025.4'"),
+        ("onnxruntime-of-another-cuda", machine(ON_GPU, gpu=H200, torch_cuda="12.8", linked={"CUDA": 13}), None,
+         "onnx cuda", "onnxruntime-gpu 1.31.1 wants CUDA 13, found 12.8"),
+        ("onnxruntime-of-another-tensorrt", machine(ON_GPU, "tensorrt==11.0.0.114", gpu=H200, linked=LINKED), WARNING,
+         None, "libnvinfer.so.10"),
+        ("little-shared-memory", machine(shared_memory_bytes=2**26), None, None, "64 MiB"),
+        ("tf32-overridden", machine(variables={"NVIDIA_TF32_OVERRIDE": "1"}), None, None, "NVIDIA_TF32_OVERRIDE=1"),
+        ("tf32-overridden", machine(variables={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}), None, None,
+         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"),
+        ("persistence-off", machine(gpu=H200.model_copy(update={"persistence_mode": False})), None, None, "GPU 0"),
+        ("clock-held-down", machine(gpu=H200.model_copy(update={"held_down_by": ["software power cap"]})), None, None,
+         "software power cap"),
+        ("clock-held-down", machine(gpu=H200.model_copy(update={"application_sm_clock_mhz": 1200})), None, None,
+         "application clock 1200 MHz, by default 1980"),
+        ("gpu-in-use", machine(gpu=H200.model_copy(update={"processes": 3})), None, None, "3 other process"),
+        ("governor-saves-power", machine(governor="schedutil"), None, None, "schedutil"),
+        ("fewer-cores-than-the-machine", machine(quota_cores=2.5), WARNING, None, "OMP_NUM_THREADS=2"),
+        ("fewer-cores-than-the-machine", machine(affinity_cores=2), NOTE, None, "2 of the machine's 8 cores"),
+    ],
+)  # fmt: skip
+def test_a_machine_in_a_trap_is_told_so_with_a_remedy(
+    trap: str, facts: Facts, weight: Weight | None, about: str | None, said: str
+) -> None:
+    (found,) = traps.find_all(facts)
+    assert found.trap == trap and found.text and found.remedy
+    assert weight in (None, found.weight)
+    assert about in (None, " ".join([*found.backends, *found.devices]))
+    assert said in f"{found.text}: {found.remedy}"
+
+
+def test_every_trap_has_its_section_in_the_manual() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### `([a-z0-9-]+)`$", page, re.MULTILINE)
+    assert sorted(sections) == sorted(traps.name_of(trap) for trap in traps.all_traps())

@@ -1,4 +1,4 @@
-"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written when they were."""
+"""Stored reports: their verdicts and their dates stay what they were."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,11 @@ import pytest
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.judging.stored_report import report_of
+from bakeoff.planning.request import Request
 from bakeoff.records.report_file import read
+from bakeoff.records.store import Store
+from tests.reports.samples import cell, environment, ok, over_processes
 
 STORED = Path(__file__).parent / "stored"
 EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
@@ -42,3 +46,21 @@ def test_the_verdicts_of_a_stored_report_are_the_same(name: str, require: str) -
     expected = EXPECTED[name]["requirements"][require]
     for contest, verdict in zip(judge(report).contests, expected, strict=True):
         assert summary(contest) == verdict
+
+
+BEGAN = "2026-01-02T03:04:05+00:00"
+
+
+def test_a_report_has_the_date_on_which_its_run_began(tmp_path: Path) -> None:
+    measured, added = (ok(cell(name), over_processes(2.0)) for name in ("eager", "onnx"))
+    store = Store.create(tmp_path / "run", Request(models=("mlp",)), [measured.cell.id, added.cell.id], "bakeoff run")
+    store.save_environment(environment())
+    path = store.root / "plan.json"
+    plan = json.loads(path.read_text()) | {"created_at": BEGAN}
+    path.write_text(json.dumps(plan))
+    store.save(measured)
+    interrupted = report_of(store)
+    store.save(added.model_copy(update={"started_at": "2027-01-02T03:04:05+00:00"}))
+    resumed = report_of(store)
+    assert not interrupted.complete and resumed.complete
+    assert interrupted.created_at == resumed.created_at == BEGAN

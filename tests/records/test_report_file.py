@@ -1,8 +1,12 @@
+"""A report as a file, and the values in it that JSON keeps as strings."""
+
+import copy
 import errno
 import gzip
 import json
 import math
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,14 @@ from typing import Any
 import pytest
 
 from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import Recompiled
 from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
 from bakeoff.records.report_file import json_schema, read, to_json, write_json
-from bakeoff.records.schema import Report
-from tests.reports.samples import accuracy, bursts, cell, ok, report
+from bakeoff.records.scenarios import Scenario
+from bakeoff.records.schema import Cell, Report
+from tests.reports.samples import accuracy, bursts, cell, conv_on_cpu, ok, report
 
 
 def test_json_has_a_record_a_line_and_is_utf8(tmp_path: Path) -> None:
@@ -146,3 +153,73 @@ def test_a_latency_that_no_clock_can_read_is_refused_with_its_place(tmp_path: Pa
     records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
     records[0]["latency"]["median_ms"] = sample_ns
     assert "records.0.latency.median_ms: Input should be" in error_line(changed(tmp_path, records=records))
+
+
+def test_a_cell_keeps_both_as_strings_in_json() -> None:
+    cell = Cell(model="mlp", backend="eager", device="cuda:1", precision="bf16")
+    assert (cell.device, cell.precision) == (Device("cuda:1"), Precision.BF16)
+    assert '"device":"cuda:1","precision":"bf16"' in cell.model_dump_json()
+    assert Cell.model_validate_json(cell.model_dump_json()) == cell
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "index", "slug"),
+    [("cpu", "cpu", None, "cpu"), ("cuda", "cuda", 0, "cuda"), ("cuda:12", "cuda", 12, "cuda12")],
+)
+def test_a_device_knows_its_parts(name: str, kind: str, index: int | None, slug: str) -> None:
+    device = Device(name)
+    assert (str(device), device.kind, device.cuda_index, device.slug) == (name, kind, index, slug)
+    assert device.is_cuda == (kind == "cuda")
+    assert isinstance(pickle.loads(pickle.dumps(device)), Device) and isinstance(copy.deepcopy(device), Device)
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cpu:0", "cuda:1\n", " cuda", "cuda:\u0661"])
+def test_any_other_name_is_no_device(name: str) -> None:
+    with pytest.raises(UsageError, match="write cpu, cuda or cuda:N"):
+        Device(name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("precision", "fp4", "Input should be 'fp32', 'tf32'"), ("device", "tpu", "unknown device 'tpu'")],
+)
+def test_a_report_with_a_name_nobody_knows_is_refused_in_one_line(
+    field: str, value: str, said: str, tmp_path: Path
+) -> None:
+    """No version of schema 1 could write one: the plan has always refused these names."""
+    text = report(conv_on_cpu()).model_dump_json()
+    (tmp_path / "report.json").write_text(
+        text.replace(f'"{field}":"{conv_on_cpu()[0].cell.model_dump()[field]}"', f'"{field}":"{value}"')
+    )
+    with pytest.raises(UsageError, match=f"cell.{field}: .*{said}"):
+        read(tmp_path)
+
+
+def test_what_follows_from_a_precision() -> None:
+    weight_only = ["w8a16", "w4a16", "w8a32", "w4a32"]
+    assert [one.value for one in Precision if one.is_quantised] == ["int8", "fp8", *weight_only]
+    assert [one.value for one in Precision if one.is_weight_only] == weight_only
+    assert [Precision(one).products.value for one in (*weight_only, "int8")] == ["bf16", "bf16", "fp32", "fp32", "int8"]
+    assert [Precision(one).weight_bytes for one in ("fp32", "int8", "w8a16", "w4a16")] == [None, 1, 1, 0.5625]
+    assert [one.value for one in Precision if one.is_16_bit] == ["bf16", "fp16"]
+    assert [one.value for one in Precision if one.allows_tf32] == ["tf32"]
+    assert [one.value for one in Precision if one.reason_against_cpu] == ["tf32", "fp8"]
+    assert CPU.cuda_index is None
+
+
+@pytest.mark.parametrize("scenario", Scenario)
+def test_a_value_and_its_milliseconds_are_two_forms_of_one_thing(scenario: Scenario) -> None:
+    spec = scenario.spec
+    assert spec.value_from_ms(spec.ms_per_request(250.0)) == pytest.approx(250.0)
+    assert spec.rate_from(spec.value_from_ms(4.0), streams=1) == pytest.approx(250.0)
+    assert (spec.unit == "requests/s") == spec.is_rate
+
+
+@pytest.mark.parametrize("scenario", Scenario)
+def test_the_load_generator_has_each_scenario(scenario: Scenario) -> None:
+    generator = pytest.importorskip("mlperf_loadgen")
+    assert hasattr(generator.TestScenario, scenario.spec.generator_name)
+
+
+def test_requests_that_come_together_share_a_latency() -> None:
+    assert Scenario.MULTI_STREAM.spec.rate_from(20.0, streams=8) == pytest.approx(400.0)

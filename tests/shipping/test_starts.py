@@ -33,7 +33,7 @@ from bakeoff.shipping import script_environment, start_runs
 from bakeoff.shipping.start_runs import Contender
 from tests.reports import samples
 from tests.reports.samples import ok, over_processes, report
-from tests.shipping.test_triton_server import record_of
+from tests.shipping.test_export import record_of
 from tests.support.golden import same_as_golden
 from tests.support.printed import printed
 
