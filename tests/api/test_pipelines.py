@@ -36,7 +36,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Cell, Record
 from bakeoff.records.store import Store
-from bakeoff.reports.first_screen import first_screen
+from bakeoff.reports.first_screen import commands
 from tests.reports.samples import cell, constant, ok, report, steady
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
@@ -121,9 +121,9 @@ def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> 
     assert found.speedup.value == pytest.approx(2.5)
     assert found.contests[0].baseline == "original"
     assert found.contests[0].winner == "with the winners"
-    assert [f"bakeoff.load_parts('{tmp_path}/winners', pipeline)"] in first_screen(
+    assert [f"bakeoff.load_parts('{tmp_path}/winners', pipeline)"] in commands(
         judge(found.report), str(tmp_path)
-    ).commands.values()
+    ).values()
     assert pickle.loads(pickle.dumps(found)).speedup == found.speedup
     assert found.to_dict()["parts"]["first"]["contests"][0]["winner"] == "onnx"
 

@@ -211,7 +211,7 @@ def test_engines_that_did_nothing_did_not_do_the_work() -> None:
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
     contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[caveat("never steady")])])
-    assert doubt(contest, OfRecords) == OfRecords(caveat("never steady"), ("onnx",))
+    assert doubt(contest, OfRecords) == OfRecords(("onnx",), caveat("never steady"))
     assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",))
 
 
@@ -222,8 +222,8 @@ def test_a_doubt_that_several_records_share_is_one() -> None:
         once(3.0, "openvino"),
     ]
     assert judge_contest(records).doubts == (
-        OfRecords(caveat("odd"), ("onnx",)),
-        OfRecords(caveat("no trend"), ("onnx", "eager")),
+        OfRecords(("onnx",), caveat("odd")),
+        OfRecords(("onnx", "eager"), caveat("no trend")),
     )
 
 

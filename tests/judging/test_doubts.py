@@ -123,8 +123,8 @@ DOUBTS: list[Doubt] = [
     ModelChanges("eager"),
     Unpaired(),
     RequirementMissed("onnx", Requirement("peak_device_bytes", "<", 4e8, "400 MB"), 412e6),
-    OfRecords(caveat("no trend"), ("onnx", "eager")),
-    OfRecords(Caveat(text="never ran"), ("onnx",)),
+    OfRecords(("onnx", "eager"), caveat("no trend")),
+    OfRecords(("onnx",), Caveat(text="never ran")),
     CoarseCheck(("eager", "onnx"), error=0.416),
     SettledLate("hotpath", calls=71522, seconds=45.8),
     PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
@@ -225,7 +225,7 @@ def test_each_doubt_says_as_before_what_it_means_and_in_brief_how_it_could_chang
     first = Evidence(Ranking([once(1.0, "onnx"), once(1.05, "eager")])).first
     examples = [example_of(kind) for kind in kinds_of(Doubt) if kind is not OfRecords]
     examples += [replace(example_of(kind), label="onnx") for kind in OF_LOAD]
-    examples += [OfRecords(example_of(kind), ("onnx",)) for kind in IN_RECORDS]
+    examples += [OfRecords(("onnx",), example_of(kind)) for kind in IN_RECORDS]
     grave = [doubt for doubt in examples if doubt.effect(first) is Effect.WINNER]
     brief = [f"but {doubt.brief} ({type(getattr(doubt, 'doubt', doubt)).__name__})" for doubt in grave]
     text = "\n".join([*(doubt.say() for doubt in [*DOUBTS, *OF_RECORDS]), "", *sorted(brief), ""])

@@ -30,10 +30,10 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Interval, Ratio, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports import doubt_sentences, headline, junit, machine, number_format, sentences, summary
+from bakeoff.reports import doubt_sentences, first_screen, headline, junit, machine, number_format, sentences, summary
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.csv_files import to_csv
-from bakeoff.reports.first_screen import AGAIN, export_command, first_screen
+from bakeoff.reports.first_screen import AGAIN, export_command
 from bakeoff.reports.json_answer import ContestAnswer, answer_of
 from bakeoff.reports.markdown import escape
 from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
@@ -167,12 +167,12 @@ CASES: dict[str, Callable[[], Judgement]] = {
 def test_first_screens_read_as_before() -> None:
     lines = []
     for name, made in CASES.items():
-        screen = first_screen(made(), "a run")
+        run = made()
         said = {
-            "ship": [screen.whether_to_ship],
-            **screen.commands,
-            "not tried": [screen.not_tried, *screen.why_not],
-            "unfinished": screen.unfinished,
+            "ship": [first_screen.whether_to_ship(run.contests)],
+            **first_screen.commands(run, "a run"),
+            "not tried": [first_screen.not_tried(run), *first_screen.why_not(run)],
+            "unfinished": first_screen.unfinished(run),
         }
         lines += [f"{name}, {what}: {text}" for what, texts in said.items() for text in texts if text]
     same_as_golden("first_screen.txt", "\n".join(lines))
@@ -188,7 +188,7 @@ def test_first_screens_read_as_before() -> None:
 def test_commands_ask_what_the_answer_was_asked(asked: dict[str, Any], words: list[str]) -> None:
     """The command of the run had `--calls 7`, which 0 takes out."""
     ran = report(EQUALS, command="bakeoff --model conv --calls 7", request={"calls": 7})
-    offered = first_screen(judge(judged_anew(ran, **asked)), "run").commands
+    offered = first_screen.commands(judge(judged_anew(ran, **asked)), "run")
     for purpose in (AGAIN, "more processes, to decide it"):
         (command,) = offered[purpose]
         assert all(word in command for word in words) and "--calls 7" not in command, command
@@ -198,7 +198,7 @@ def test_what_is_offered_after_a_question_keeps_the_question() -> None:
     judgement = inexact(0.001)
     asked = judge(judged_anew(judgement.report, calls=1000, require="build_s<9"))
     purpose = "to accept errors of this size after all"
-    (kept,), (not_kept,) = (first_screen(asked, "run", is_kept).commands[purpose] for is_kept in (True, False))
+    (kept,), (not_kept,) = (first_screen.commands(asked, "run", is_kept)[purpose] for is_kept in (True, False))
     assert not_kept == f"{kept} --calls 1000 --require 'build_s<9'"
 
 
@@ -224,7 +224,7 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     outputs = every_output(found)
     for name in ("quiet", "report.md", "details.md", "page"):
         assert told in outputs[name] and "MYDEPTH, " not in outputs[name], name
-    assert first_screen(judge(plain), "run").variables_to_set == ""
+    assert machine.variables_to_set(plain.environment) == ""
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
 )
 def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[float]], ceiling: float, told: str) -> None:
     records = [carrying(label, values, ceiling=ceiling) for label, values in rates.items()]
-    assert f"{told} change the winner" in first_screen(judged(records, **LOADED), "").whether_to_ship
-    so_far = first_screen(judged(records, **LOADED, complete=False), "").whether_to_ship
+    assert f"{told} change the winner" in first_screen.whether_to_ship(judged(records, **LOADED).contests)
+    so_far = first_screen.whether_to_ship(judged(records, **LOADED, complete=False).contests)
     assert f"{told.replace('more processes', 'the rest of the run')} change the winner" in so_far
 
 
@@ -395,7 +395,7 @@ def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_ans
     assert line(judgement).startswith("onnx, ") and "but " in line(judgement) and "onnx" in line(judgement)
     (said,) = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
     assert "may miss what is required" in said
-    assert "one finding could change the winner" in first_screen(judgement, "").whether_to_ship
+    assert "one finding could change the winner" in first_screen.whether_to_ship(judgement.contests)
 
 
 def test_a_narrow_terminal_leaves_out_other_columns_before_the_names_of_backends() -> None:
@@ -443,8 +443,8 @@ def test_in_a_sweep_cells_that_were_not_reached_have_their_size() -> None:
     small, large = ([cell(name, dimensions={"batch": size}) for name in ("eager", "onnx")] for size in (1, 8))
     records = [ok(each, over_processes(2.0)) for each in small]
     records += [failed(each, Status.NOT_REACHED, "too early") for each in large]
-    screen = first_screen(judged(records, complete=False, planned=4), "run")
-    assert screen.unfinished[0].endswith("Not reached yet: eager (batch 8) and onnx (batch 8).")
+    unfinished = first_screen.unfinished(judged(records, complete=False, planned=4))
+    assert unfinished[0].endswith("Not reached yet: eager (batch 8) and onnx (batch 8).")
 
 
 def test_where_all_cells_have_numbers_the_winner_is_the_one_so_far(tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
     (undecided,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "was decided how" in each)
     (not_reached,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "not reached: " in each)
     assert told in undecided and told in not_reached
-    commands = first_screen(judgement, "run").commands.values()
+    commands = first_screen.commands(judgement, "run").values()
     assert (["bakeoff resume run"] in commands) is (model == "conv")
 
 
