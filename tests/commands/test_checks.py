@@ -23,7 +23,6 @@ from bakeoff.commands.selfcheck import AGAIN, FIRST, SlowdownAnswer
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.controller.progress import Silent
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
@@ -497,7 +496,7 @@ def test_no_winner_in_100_trials_bounds_the_rate_by_three_per_cent() -> None:
 
 @pytest.mark.slow
 def test_a_trial_measures_eager_against_itself() -> None:
-    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0), max_processes=3)
+    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, planted=(1.0, 2.0), max_processes=3)
     assert [record.cell.backend for record in trial.records] == [FIRST, AGAIN]
     assert all(len(record.processes) == 3 for record in trial.records)
     assert all(record.latency and not record.throughput for record in trial.records)  # a trial measures nothing else
