@@ -133,19 +133,7 @@ py-modules = ["bakeoff_example"]
 MODULE = '''
 """A backend and a family of models for Bakeoff."""
 
-from bakeoff import (
-    ANYWHERE,
-    Backend,
-    Callables,
-    Dimension,
-    Family,
-    LoadedModel,
-    Mode,
-    Suits,
-    normal_inputs,
-    seeded,
-    torch_available,
-)
+import bakeoff
 
 
 class Traced(Backend):

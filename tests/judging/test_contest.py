@@ -9,28 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.judging import doubts_of_cells as of_cells
+from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement, dominates, front_of, judge_contest
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED, Relation, relation
 from bakeoff.judging.doubt import Doubt, OfRecords
-from bakeoff.judging.doubts_of_cells import (
-    CoarseCheck,
-    FreshMemory,
-    PartlyElsewhere,
-    ProcessSpread,
-    RoughLatency,
-    SettledLate,
-)
-from bakeoff.judging.doubts_of_winner import (
-    ModelChanges,
-    NoBaseline,
-    NotRanked,
-    NotToldApart,
-    Undecided,
-    Unpaired,
-)
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import Ranking, beaten, contenders, undecided
 from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
@@ -114,7 +100,7 @@ def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> Non
     pays = contest.cells[0].break_even
     # 20 s beyond a thousand steady calls, and half a second of building, against 1 ms a call
     assert pays is not None and pays.calls == pytest.approx(20_501, abs=1)
-    assert doubt(contest, SettledLate) == SettledLate("hotpath", calls=1000, seconds=21.0)
+    assert doubt(contest, of_cells.SettledLate) == of_cells.SettledLate("hotpath", calls=1000, seconds=21.0)
     assert contest.cells[0].record.build_s == pytest.approx(0.5)
 
 
@@ -147,13 +133,13 @@ def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
     contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
     assert contest.fastest.winner == "onnx"
     assert [judged.label for judged in contest.unranked] == ["openvino"]
-    assert contest.doubts == (NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
+    assert contest.doubts == (of_winner.NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
 
 
 def test_a_cell_that_strict_failed_is_not_ranked_however_fast() -> None:
     contest = judge_contest(strictly_on_cpu())
     assert ranks(contest) == {"eager": 1}
-    found = {found.labels[0]: found.status for found in contest.doubts if isinstance(found, NotRanked)}
+    found = {found.labels[0]: found.status for found in contest.doubts if isinstance(found, of_winner.NotRanked)}
     assert found == {"onnx": "fallback", "openvino": "fallback", "inductor": "error"}
 
 
@@ -169,9 +155,11 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
-    assert doubt(contest, NoBaseline) == NoBaseline("eager", ("onnx", "inductor"))
+    assert doubt(contest, of_winner.NoBaseline) == of_winner.NoBaseline("eager", ("onnx", "inductor"))
     asked = judge_contest([once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")])
-    assert doubt(asked, NoBaseline) == NoBaseline("eager"), "what was asked for need not be asked for again"
+    assert doubt(asked, of_winner.NoBaseline) == of_winner.NoBaseline("eager"), (
+        "what was asked for need not be asked for again"
+    )
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -181,38 +169,42 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
     eager = ok(cell("eager"), steady([2.0] * processes), status=Status.INCORRECT, reason="wrong", accuracy=found_by)
     for others in (["onnx", "inductor"], ["onnx"]):
         contest = judge_contest([*(lived(place + 1.0, name) for place, name in enumerate(others)), eager])
-        changes = doubt(contest, ModelChanges)
+        changes = doubt(contest, of_winner.ModelChanges)
         assert changes.label == "eager"
         assert contest.doubts_by_effect[Effect.WINNER] == (changes,)
         assert contest.answer.doubt == changes
-        assert NoBaseline not in map(type, contest.doubts), "eager has numbers"
+        assert of_winner.NoBaseline not in map(type, contest.doubts), "eager has numbers"
     at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
-    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
+    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
     unchecked = ok(cell("eager"), steady([2.0]), doubts=[Unchecked(why=EAGER_DIFFERS)])
-    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), ModelChanges).label == "eager"
+    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), of_winner.ModelChanges).label == "eager"
     inductor = ok(cell("inductor"), steady([2.0]), status=Status.INCORRECT, reason="wrong", accuracy=accuracy())
-    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
+    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
 
 
 def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
     level = 1 + MARGIN_UNPAIRED - 0.05
     contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
     assert contest.fastest.tied == ("onnx", "inductor")
-    assert Unpaired in kinds(contest)
+    assert of_winner.Unpaired in kinds(contest)
     assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).fastest.winner == "onnx"
 
 
 def test_engines_that_did_nothing_did_not_do_the_work() -> None:
     placement = Placement(extent=Extent.FALLBACK, engines={"inductor graphs": 0, "library calls": 2})
     contest = judge_contest([once(1.0, "onnx", placement=placement)])
-    assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, (), ("library calls",))
+    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
+        "onnx", Extent.FALLBACK, (), ("library calls",)
+    )
 
 
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
     contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[caveat("never steady")])])
     assert doubt(contest, OfRecords) == OfRecords(("onnx",), caveat("never steady"))
-    assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",))
+    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
+        "onnx", Extent.FALLBACK, ("CPUExecutionProvider",)
+    )
 
 
 def test_a_doubt_that_several_records_share_is_one() -> None:
@@ -240,7 +232,7 @@ def test_processes_that_disagree_leave_the_verdict_open() -> None:
     assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.is_open) == (None, ("onnx", "inductor"), True)
     assert undecided(records) == [("onnx", "inductor")]
     ratios = {"inductor": contest.fastest.leads["inductor"]}
-    assert doubt(contest, Undecided) == Undecided("onnx", ratios, processes=3)
+    assert doubt(contest, of_winner.Undecided) == of_winner.Undecided("onnx", ratios, processes=3)
     assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [0.9995, 1.03, 3.001]
 
 
@@ -257,7 +249,7 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
     assert undecided(records) == [("onnx", "openvino")]
     contest = judge_contest(records)
     assert (contest.fastest.leader, contest.fastest.is_open) == ("onnx", True)
-    assert list(doubt(contest, Undecided).ratios) == ["openvino"]
+    assert list(doubt(contest, of_winner.Undecided).ratios) == ["openvino"]
 
 
 def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner() -> None:
@@ -267,7 +259,7 @@ def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner(
     ]
     contest = judge_contest([lived(1.0, "onnx"), lived(1.05, "inductor"), ok(cell("openvino"), elsewhen)])
     assert contest.fastest.winner == "onnx"
-    assert list(doubt(contest, NotToldApart).ratios) == ["openvino"]
+    assert list(doubt(contest, of_winner.NotToldApart).ratios) == ["openvino"]
 
 
 def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
@@ -277,7 +269,7 @@ def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_pr
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
     assert (contest.fastest.winner, contest.doubts) == (
         "onnx",
-        (doubt(contest, ProcessSpread), doubt(contest, RoughLatency)),
+        (doubt(contest, of_cells.ProcessSpread), doubt(contest, of_cells.RoughLatency)),
     )
 
 
@@ -301,15 +293,15 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
-    assert doubt(judge_contest(records), ProcessSpread).values == {"onnx": pytest.approx(0.08)}
-    assert doubt(judge_contest(records), ProcessSpread).widened == {}
+    assert doubt(judge_contest(records), of_cells.ProcessSpread).values == {"onnx": pytest.approx(0.08)}
+    assert doubt(judge_contest(records), of_cells.ProcessSpread).widened == {}
 
 
 def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval() -> None:
     records = [lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])]
     contest = judge_contest(records)
     latency = contest.cells[0].latency
-    (label, factor), *others = doubt(contest, ProcessSpread).widened.items()
+    (label, factor), *others = doubt(contest, of_cells.ProcessSpread).widened.items()
     assert label == "onnx" and not others
     assert latency is not None and latency.median_ci95_ms is not None
     assert latency.median_ci95_ms.high == pytest.approx(factor * latency.median_ms, rel=1e-3)
@@ -323,7 +315,7 @@ def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None
         return ok(cell(backend, device=device), under(bursts, page_faults=pages * len(bursts[0].samples_ns)))
 
     contest = judge_contest([paging(60, "onnx"), paging(40, "eager")])
-    assert doubt(contest, FreshMemory) == FreshMemory({"onnx": 60.0})
+    assert doubt(contest, of_cells.FreshMemory) == of_cells.FreshMemory({"onnx": 60.0})
     assert not judge_contest([paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")]).doubts
 
 
@@ -332,7 +324,7 @@ def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:
     found = [lived(1.0, "onnx"), lived(2.0, "eager")]
     checked = [one.model_copy(update={"accuracy": accuracy().model_copy(update=far)}) for one in found]
     doubts = judge_contest([*checked, lived(3.0, "openvino")]).doubts
-    assert doubts == (CoarseCheck(("onnx", "eager"), error=0.42),)
+    assert doubts == (of_cells.CoarseCheck(("onnx", "eager"), error=0.42),)
     near = accuracy().model_copy(update=far | {"relative_rmse": 0.3})
     assert not judge_contest([one.model_copy(update={"accuracy": near}) for one in found]).doubts
 

@@ -9,6 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from bakeoff.judging import doubts_of_cells as of_cells
+from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import compare
 from bakeoff.judging.constraints import QUANTITIES, Requirement, RequirementMissed, RequirementOpen
@@ -16,19 +18,6 @@ from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.disturbance import Usual, disturbed, usual_of
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
 from bakeoff.judging.doubts import IN_ORDER_OF_WEIGHT
-from bakeoff.judging.doubts_of_cells import (
-    BuildSpread,
-    CoarseCheck,
-    FreshMemory,
-    PartlyElsewhere,
-    ProcessSpread,
-    RoughLatency,
-    RoughLead,
-    SettledLate,
-    ThroughputContradicted,
-    TwoSpeeds,
-    spread_of_builds,
-)
 from bakeoff.judging.doubts_of_load import KINDS as OF_LOAD
 from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.doubts_of_machine import (
@@ -39,17 +28,6 @@ from bakeoff.judging.doubts_of_machine import (
     CoresTaken,
     GpuShared,
     SpeedDrifted,
-)
-from bakeoff.judging.doubts_of_winner import (
-    LastRunDiffers,
-    MachineBusy,
-    ModelChanges,
-    NarrowLead,
-    NoBaseline,
-    NotRanked,
-    NotToldApart,
-    Undecided,
-    Unpaired,
 )
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.loaded_cell import SoakSummary
@@ -114,47 +92,49 @@ SOAK = SoakSummary(
 )  # fmt: skip
 
 DOUBTS: list[Doubt] = [
-    Undecided("onnx", {"eager": RATIO}, processes=3),
-    NotToldApart("onnx", {"eager": RATIO}),
-    NarrowLead("onnx", processes=1),
-    NoBaseline("eager"),
-    NoBaseline("eager fp32", ("onnx", "inductor/max-autotune")),
-    NoBaseline("eager", ("onnx",), is_live=True),
-    ModelChanges("eager"),
-    Unpaired(),
+    of_winner.Undecided("onnx", {"eager": RATIO}, processes=3),
+    of_winner.NotToldApart("onnx", {"eager": RATIO}),
+    of_winner.NarrowLead("onnx", processes=1),
+    of_winner.NoBaseline("eager"),
+    of_winner.NoBaseline("eager fp32", ("onnx", "inductor/max-autotune")),
+    of_winner.NoBaseline("eager", ("onnx",), is_live=True),
+    of_winner.ModelChanges("eager"),
+    of_winner.Unpaired(),
     RequirementMissed("onnx", Requirement("peak_device_bytes", "<", 4e8, "400 MB"), 412e6),
     OfRecords(("onnx", "eager"), caveat("no trend")),
     OfRecords(("onnx",), Caveat(text="never ran")),
-    CoarseCheck(("eager", "onnx"), error=0.416),
-    SettledLate("hotpath", calls=71522, seconds=45.8),
-    PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
-    PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
-    PartlyElsewhere("onnx", Extent.PARTIAL, ()),
-    ProcessSpread({"onnx": 0.08}),
-    ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
-    ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
-    TwoSpeeds({"onnx": 2.131}),
-    FreshMemory({"eager": 7526.2}),
+    of_cells.CoarseCheck(("eager", "onnx"), error=0.416),
+    of_cells.SettledLate("hotpath", calls=71522, seconds=45.8),
+    of_cells.PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
+    of_cells.PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
+    of_cells.PartlyElsewhere("onnx", Extent.PARTIAL, ()),
+    of_cells.ProcessSpread({"onnx": 0.08}),
+    of_cells.ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
+    of_cells.ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
+    of_cells.TwoSpeeds({"onnx": 2.131}),
+    of_cells.FreshMemory({"eager": 7526.2}),
     ClockFell(0.12, lowest_mhz=1200, reasons=("power cap",), temperature_c=None),
     ClockHeldDown(1.0, reasons=("thermal slowdown",), temperature_c=87),
     CoresTaken(0.25),
     CoresStolen(0.001, is_counted=True),
     AlwaysWaited({"eager": 1.46, "onnx": 0.3}),
     AlwaysWaited({"eager": 0.35}, have_one_thread=True),
-    RoughLatency(
+    of_cells.RoughLatency(
         {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
     ),
-    RoughLatency({"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)),
-    *(RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
-    MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
-    LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
+    of_cells.RoughLatency(
+        {"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)
+    ),
+    *(of_cells.RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
+    of_winner.MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
+    of_winner.LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
     SpeedDrifted(0.1),
     SpeedDrifted(17.48),
     GpuShared(1),
-    NotRanked(("onnx",), Status.OOM, "no memory"),
-    BuildSpread({"inductor": 0.2}),
-    NotRanked(("onnx", "inductor"), Status.OOM, ""),
-    NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
+    of_winner.NotRanked(("onnx",), Status.OOM, "no memory"),
+    of_cells.BuildSpread({"inductor": 0.2}),
+    of_winner.NotRanked(("onnx", "inductor"), Status.OOM, ""),
+    of_winner.NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
     NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
     NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
     SoakMissed("onnx", (SOAK, replace(SOAK, rate=360.0)), replace(SOAK, rate=280.0), 420.0, has_value=True),
@@ -277,13 +257,13 @@ def measured(levels_ms: Sequence[float], builds: int, backend: str = "inductor")
 def test_builds_differ_if_they_are_further_apart_than_their_processes(
     levels_ms: Sequence[float], builds: int, spread: float | None
 ) -> None:
-    assert spread_of_builds(measured(levels_ms, builds)) == (spread and pytest.approx(spread, abs=0.01))
+    assert of_cells.spread_of_builds(measured(levels_ms, builds)) == (spread and pytest.approx(spread, abs=0.01))
 
 
 def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
     levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
-    (doubt,) = [doubt for doubt in contest.doubts if isinstance(doubt, BuildSpread)]
+    (doubt,) = [doubt for doubt in contest.doubts if isinstance(doubt, of_cells.BuildSpread)]
     assert doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
 
 
@@ -291,7 +271,7 @@ def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
 def test_builds_that_differ_by_more_than_the_lead_could_change_the_winner(rival_ms: float, effect: Effect) -> None:
     levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     records = [measured(levels_ms, 2), measured([rival_ms * level_ms for level_ms in levels_ms], 1, "onnx")]
-    assert BuildSpread({"inductor": 0.2}).effect(Evidence(Ranking(records)).first) is effect
+    assert of_cells.BuildSpread({"inductor": 0.2}).effect(Evidence(Ranking(records)).first) is effect
 
 
 CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}
@@ -443,7 +423,7 @@ def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
         (its, each)
         for its, doubts in contest.doubts_by_effect.items()
         for each in doubts
-        if isinstance(each, LastRunDiffers)
+        if isinstance(each, of_winner.LastRunDiffers)
     ]
     assert (contest.fastest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
     if effect is Effect.WINNER:
@@ -523,7 +503,7 @@ def test_the_certainty_follows_from_the_judgement(
 def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
     contest = judge_contest([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT])
     assert [doubt.cells for doubt in contest.doubts] == [("openvino",)]
-    assert kinds(contest, Effect.NONE) == [NotRanked]
+    assert kinds(contest, Effect.NONE) == [of_winner.NotRanked]
 
 
 @pytest.mark.parametrize(
@@ -595,7 +575,7 @@ def test_a_ratio_that_measures_waiting_is_not_told() -> None:
     """So it was in a run beside other programs: eager took 100 times as long as alone, and the truth was 4.8."""
     contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4)])
     assert (contest.fastest.certainty, contest.fastest.winner) == (Certainty.OPEN, None)
-    assert kinds(contest, Effect.WINNER) == [MachineBusy]
+    assert kinds(contest, Effect.WINNER) == [of_winner.MachineBusy]
     ratio = contest.fastest.leads["eager"]
     assert (ratio.ci95, ratio.is_of_busy_machine, ratio.is_rough) == (None, True, False)
 
@@ -643,7 +623,7 @@ def test_an_interval_contains_what_waiting_may_have_done() -> None:
 
 def test_a_lead_that_waiting_may_have_made_is_open() -> None:
     contest = judge_contest([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)])
-    assert (contest.fastest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [MachineBusy])
+    assert (contest.fastest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [of_winner.MachineBusy])
     assert undecided([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)]) == []  # more of the same tells no more
 
 
@@ -658,7 +638,7 @@ def test_threads_that_wait_for_one_another_alone_are_part_of_a_latency(cause: di
 def test_a_quota_that_holds_a_process_counts_as_others_do() -> None:
     bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.6, cpu_share=1.2, throttled_share=0.5)
     contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
-    assert kinds(contest, Effect.WINNER) == [MachineBusy]
+    assert kinds(contest, Effect.WINNER) == [of_winner.MachineBusy]
 
 
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
@@ -700,7 +680,7 @@ def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_othe
         NOT_YET,
     ]
     contest = judge_contest(records)
-    assert kinds(contest, Effect.WINNER) == [NotRanked]
+    assert kinds(contest, Effect.WINNER) == [of_winner.NotRanked]
     told = [doubt.cells for doubt in contest.doubts]
     assert told == [("openvino",), ("onnx",), ("eager",), ("inductor",)]
 
@@ -712,11 +692,11 @@ def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
         [lived(level_ms, name, [1.0, 1.8], roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()]
     )
     assert rough.fastest.certainty is Certainty.SURE
-    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLatency))
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, of_cells.RoughLatency))
     assert doubt.intervals["onnx"].low < roofline(0.5).floor_ms < doubt.intervals["onnx"].high
     assert (doubt.cells, doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
     usual = judge_contest([lived(level_ms, name, roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()])
-    assert RoughLatency not in map(type, usual.doubts)
+    assert of_cells.RoughLatency not in map(type, usual.doubts)
 
 
 def test_a_lead_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
@@ -724,12 +704,12 @@ def test_a_lead_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
     rounds = [math.exp(0.25), math.exp(-0.25)] * 3
     times = {"onnx": rounds, "eager": [2.6 / factor for factor in rounds]}
     rough = judge_contest([ok(cell(name), constant(levels)) for name, levels in times.items()])
-    assert rough.fastest.certainty is Certainty.SURE and RoughLatency not in map(type, rough.doubts)
-    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, RoughLead))
+    assert rough.fastest.certainty is Certainty.SURE and of_cells.RoughLatency not in map(type, rough.doubts)
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, of_cells.RoughLead))
     assert (doubt.best, doubt.other, doubt.lead.processes) == ("onnx", "eager", 1)
     assert doubt.lead.ci95 and 2 * doubt.lead.ci95.low < doubt.lead.ci95.high
     usual = judge_contest([ok(cell(name), constant(levels[:1] * 6)) for name, levels in times.items()])
-    assert RoughLead not in map(type, usual.doubts)
+    assert of_cells.RoughLead not in map(type, usual.doubts)
 
 
 def test_what_calls_may_take_without_waiting_is_no_less_than_the_quickest_one_took() -> None:
@@ -748,5 +728,5 @@ def test_a_latency_that_is_rough_by_waiting_is_told_apart_from_one_of_few_proces
     levels = steady([1.0, 1.2, 1.1])
     quick = [burst.model_copy(update={"samples_ns": [*burst.samples_ns, 300_000]}) for burst in levels]
     records = [ok(cell("eager"), under(quick, **waited)), lived(0.5, "onnx", [1.0, 1.8])]
-    rough = next(doubt for doubt in judge_contest(records).doubts if isinstance(doubt, RoughLatency))
+    rough = next(doubt for doubt in judge_contest(records).doubts if isinstance(doubt, of_cells.RoughLatency))
     assert (set(rough.intervals), rough.by_waiting) == ({"eager", "onnx"}, ("eager",))

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.judging import estimate
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.estimate import (
-    ERROR_PER_DEVIATION,
-    Turn,
-    burst_ms,
-    interval_at,
-    process_medians_ms,
-    ratio_over_processes,
-    series_of,
-    steadiest,
-    undisturbed_rounds,
-)
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
 from bakeoff.judging.gaps import imprecise, unclear
 from bakeoff.judging.intervals import calls_needed, median_interval, percentile
@@ -35,7 +25,7 @@ levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
 
 
 def fit_of(cells: dict[str, Sequence[Burst]]) -> Fit:
-    return fit({label: series_of(taken) for label, taken in cells.items()})
+    return fit({label: estimate.series_of(taken) for label, taken in cells.items()})
 
 
 def test_the_summary_by_hand() -> None:
@@ -233,7 +223,7 @@ def test_the_summary_of_several_processes_is_over_processes() -> None:
     made = steady([1.0, 1.1, 1.02])
     summary = summarise(made)
     assert summary is not None
-    assert process_medians_ms(made) == {0: 1.0, 1: 1.1, 2: 1.02}
+    assert estimate.process_medians_ms(made) == {0: 1.0, 1: 1.1, 2: 1.02}
     assert (summary.median_ms, summary.processes) == (1.039, 3)  # the geometric mean
     assert summary.process_spread == pytest.approx(0.1)
     assert summary.median_ci95_ms is not None
@@ -366,9 +356,12 @@ def test_a_noisy_cell_does_not_spoil_the_others() -> None:
 def test_a_cell_that_waited_in_most_rounds_does_not_lift_the_latency_of_another() -> None:
     """Threads of eager waited for cores in seven of twelve rounds, for 24 ms. In the others it took 0.065 ms."""
     waited = [number % 12 in (0, 2, 3, 5, 7, 8, 10) for number in range(12)]
-    onnx = {0: {(0, number): Turn(0.05, False) for number in range(12)}}
+    onnx = {0: {(0, number): estimate.Turn(0.05, False) for number in range(12)}}
     eager = {
-        0: {(0, number): (Turn(24.0, True, 6.0) if late else Turn(0.065, False)) for number, late in enumerate(waited)}
+        0: {
+            (0, number): (estimate.Turn(24.0, True, 6.0) if late else estimate.Turn(0.065, False))
+            for number, late in enumerate(waited)
+        }
     }
     found = fit({"eager": eager, "onnx": onnx})
     assert found.latency_ms == {"eager": 0.065, "onnx": 0.05}
@@ -401,7 +394,7 @@ def test_processes_that_agree_by_chance_are_known_no_better_than_their_rounds(
     rounds = [1.4, 1.6, 2.0, 2.0, 2.5, 2.8]
     fast, slow = (
         {
-            process: {(0, number): Turn(ms, number < disturbed) for number, ms in enumerate(times_ms)}
+            process: {(0, number): estimate.Turn(ms, number < disturbed) for number, ms in enumerate(times_ms)}
             for process in range(processes)
         }
         for times_ms in ([1.0] * len(rounds), rounds)
@@ -472,14 +465,14 @@ def test_calls_needed_for_a_percentile(quantile: float, calls: int) -> None:
 
 
 def test_a_burst_stands_for_the_median_of_its_calls() -> None:
-    assert burst_ms(Burst(group=0, round=0, started_s=0, samples_ns=[1_000_000, 9_000_000, 2_000_000])) == 2.0
+    assert estimate.burst_ms(Burst(group=0, round=0, started_s=0, samples_ns=[1_000_000, 9_000_000, 2_000_000])) == 2.0
 
 
 def test_undisturbed_rounds_of_a_cell_are_counted() -> None:
     calm = under(constant([1.0] * 6), wait_share=0.0)
     one = [*calm[:5], *under(calm[5:], wait_share=0.2)]
     other = [*under(calm[:2], wait_share=0.2), *calm[2:]]
-    assert [undisturbed_rounds(bursts) for bursts in (calm, one, other, [])] == [6, 5, 4, 0]
+    assert [estimate.undisturbed_rounds(bursts) for bursts in (calm, one, other, [])] == [6, 5, 4, 0]
 
 
 def noisy(level_ms: float, rounds: int, sd: float, seed: int = 0) -> list[Burst]:
@@ -539,7 +532,7 @@ def test_a_medians_error_is_estimated_nearly_without_bias(rounds: int, off: floa
     draws = np.random.default_rng(3).normal(0, 1, (4000, rounds))
     medians = np.median(draws, axis=1)
     deviations = np.median(np.abs(draws - medians[:, None]), axis=1)
-    estimated = float(np.mean(ERROR_PER_DEVIATION * deviations / np.sqrt(rounds)))
+    estimated = float(np.mean(estimate.ERROR_PER_DEVIATION * deviations / np.sqrt(rounds)))
     assert estimated == pytest.approx(float(medians.std()), rel=off)
 
 
@@ -553,22 +546,22 @@ def test_ratios_that_go_through_another_cell_have_to_be_precise_however_large() 
 
 def test_the_steadiest_cell_is_the_preferred_one_unless_its_rounds_differ_much() -> None:
     wild, uneven, even = noisy(1.0, 12, 0.2), noisy(3.0, 12, 0.01), constant([2.0] * 12)
-    assert steadiest([uneven, even], preferred=0) == 0
-    assert steadiest([wild, uneven, even], preferred=0) == 2
-    assert steadiest([wild, uneven], preferred=0) == 1
-    assert steadiest([[], even], preferred=0) == 1
-    assert steadiest([[], []], preferred=1) == 1
+    assert estimate.steadiest([uneven, even], preferred=0) == 0
+    assert estimate.steadiest([wild, uneven, even], preferred=0) == 2
+    assert estimate.steadiest([wild, uneven], preferred=0) == 1
+    assert estimate.steadiest([[], even], preferred=0) == 1
+    assert estimate.steadiest([[], []], preferred=1) == 1
 
 
 def test_another_confidence_of_the_same_interval() -> None:
-    ratio = ratio_over_processes([0.0, 0.01, 0.02])
-    wide = interval_at(ratio, 0.99)
+    ratio = estimate.ratio_over_processes([0.0, 0.01, 0.02])
+    wide = estimate.interval_at(ratio, 0.99)
     assert np.log(wide.high) - 0.01 == pytest.approx(9.9248 * 0.01 / 3**0.5, rel=1e-4)  # t = 9.9248
-    same = interval_at(ratio, 0.95)
+    same = estimate.interval_at(ratio, 0.95)
     assert ratio.ci95 is not None
     assert (same.low, same.high) == (pytest.approx(ratio.ci95.low), pytest.approx(ratio.ci95.high))
     with pytest.raises(ValueError, match="no interval over processes"):
-        interval_at(speedup(bursts(1.0), bursts(2.0)), 0.99)
+        estimate.interval_at(speedup(bursts(1.0), bursts(2.0)), 0.99)
 
 
 def test_the_distribution_of_single_calls_has_the_cells_latency_and_the_middle_99_percent() -> None:

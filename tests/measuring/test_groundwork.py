@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bakeoff import models
 from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
-from bakeoff.measuring import isolation
+from bakeoff.measuring import isolation, messages
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller import headers as headers_of_torch
@@ -30,15 +30,6 @@ from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import ForkLauncher
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import (
-    CeilingsMeasured,
-    ComputeReference,
-    Failed,
-    HeadersMade,
-    MeasureCeilings,
-    PrecompileHeaders,
-    ReferenceComputed,
-)
 from bakeoff.measuring.worker import ceilings
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
@@ -79,8 +70,8 @@ def context_of(launcher: ScriptedLauncher, store: Store, cache: BuildCache | Non
     )
 
 
-def failed(text: str, status: Status = Status.ERROR, place: str = "") -> Failed:
-    return Failed(status=status, failure=Failure(kind="RuntimeError", text=text, place=place))
+def failed(text: str, status: Status = Status.ERROR, place: str = "") -> messages.Failed:
+    return messages.Failed(status=status, failure=Failure(kind="RuntimeError", text=text, place=place))
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: ValueError: no weights (",
         ),
         (
-            Failed(
+            messages.Failed(
                 status=Status.ERROR,
                 failure=Failure(kind="KeyError", text="KeyError: 'x'", place="mine.py, line 3, in forward"),
             ),
@@ -105,7 +96,9 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
         (
-            Failed(status=Status.ERROR, failure=Failure(kind="SafetensorError", text="SafetensorError").on_full_disk),
+            messages.Failed(
+                status=Status.ERROR, failure=Failure(kind="SafetensorError", text="SafetensorError").on_full_disk
+            ),
             Status.ERROR,
             "no disk space was left for the reference: SafetensorError: a disk is full, make room (",
         ),
@@ -121,7 +114,7 @@ def store(tmp_path: Path) -> Store:
 def test_without_a_reference_there_is_a_reason(
     launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str
 ) -> None:
-    launcher.answers[ComputeReference] = answer
+    launcher.answers[messages.ComputeReference] = answer
     with pytest.raises(groundwork.NoReference) as error:
         groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert error.value.status is status
@@ -146,18 +139,20 @@ def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
     path, *_ = groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.facts(CONTEST.id, Work) is not None
     path.touch()
-    asked: list[ComputeReference] = []
+    asked: list[messages.ComputeReference] = []
     ask = launcher.ask
     monkeypatch.setattr(launcher, "ask", lambda job, *rest: asked.append(job) or ask(job, *rest))
     assert groundwork.reference(CONTEST, context_of(launcher, store), 30.0) == (path, None, None)
     assert [job.is_resumed for job in asked] == [True], "only compared with the model as it is now"
-    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="", is_changed=True)
+    launcher.answers[messages.ComputeReference] = messages.ReferenceComputed(work=None, uncounted="", is_changed=True)
     with pytest.raises(groundwork.NoReference, match=r"than before this run was interrupted: start a new run"):
         groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
 
 
 def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:
-    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="RuntimeError: not now")
+    launcher.answers[messages.ComputeReference] = messages.ReferenceComputed(
+        work=None, uncounted="RuntimeError: not now"
+    )
     groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
 
@@ -173,7 +168,7 @@ def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLaunche
 def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
 ) -> None:
-    launcher.answers[MeasureCeilings] = answer
+    launcher.answers[messages.MeasureCeilings] = answer
     cell = CONTEST.cells[0].cell
     groundwork.measure_ceilings(cell, context_of(launcher, store), 30.0)
     assert store.ceilings(cell.device, cell.precision) is None
@@ -198,8 +193,8 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     cell = CONTEST.cells[0].cell
     machine = capture()
     store.save_environment(machine)
-    measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
-    launcher.answers[MeasureCeilings] = measured
+    measured = messages.CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
+    launcher.answers[messages.MeasureCeilings] = measured
     cache, asked_for_quiet = BuildCache(tmp_path / "cache"), list[str]()
     monkeypatch.setattr(launcher, "await_serving", lambda: asked_for_quiet.append("first"))
     groundwork.measure_ceilings(cell, context_of(launcher, store, cache), 30.0)
@@ -234,13 +229,13 @@ def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
 @pytest.mark.parametrize(
     ("answer", "noteworthy_s", "note"),
     [
-        (HeadersMade(checks_s=1.0), 60.0, ""),
+        (messages.HeadersMade(checks_s=1.0), 60.0, ""),
         (
-            HeadersMade(checks_s=22.1),
+            messages.HeadersMade(checks_s=22.1),
             60.0,
             "which once took 22 s on this machine: builds for eager on cpu were given the answers",
         ),
-        (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
+        (messages.HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             failed("no g++"),
             60.0,
@@ -259,7 +254,7 @@ def test_headers_are_precompiled_before_any_build(
     noteworthy_s: float,
     note: str,
 ) -> None:
-    launcher.answers[PrecompileHeaders] = answer
+    launcher.answers[messages.PrecompileHeaders] = answer
     monkeypatch.setattr(headers_of_torch, "NOTEWORTHY_S", noteworthy_s)
     headers = Headers(store, Silent(), 30.0)
     headers.begin([(CONTEST.cells[0].cell, launcher)])
@@ -313,7 +308,7 @@ def test_headers_are_made_beside_what_follows(
     monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     launchers = OneServer(tmp_path, {}, ScriptedMachine())
-    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    launchers.answers[messages.PrecompileHeaders] = messages.HeadersMade(checks_s=22.1)
     cells = [Cell(model="mlp", backend=name, device=Device(device)) for name in ("aotinductor", "onnx")]
     headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
     assert launchers.prepared == servers
@@ -329,8 +324,8 @@ def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, budget: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[PrecompileHeaders]()
-    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[messages.PrecompileHeaders]()
+    launchers.answers[messages.PrecompileHeaders] = messages.HeadersMade(checks_s=22.1)
     start = launchers.start
     monkeypatch.setattr(launchers, "start", lambda job, log: (jobs.append(job), start(job, log))[1])
     cells = [Cell(model="mlp", backend="aotinductor")]
@@ -360,8 +355,8 @@ def test_damaged_answers_of_the_compiler_are_asked_for_again(
 def test_a_worker_that_may_not_make_headers_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ForkLauncher() as server:
-        job = PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
-        assert server.ask(job, tmp_path / "log", 60.0) == HeadersMade(checks_s=0.0)
+        job = messages.PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
+        assert server.ask(job, tmp_path / "log", 60.0) == messages.HeadersMade(checks_s=0.0)
     assert not isolation.headers_of_torch().exists()
 
 

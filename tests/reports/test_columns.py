@@ -16,28 +16,11 @@ import pytest
 from bakeoff.judging.constraints import RequirementMissed
 from bakeoff.judging.history import history_of
 from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records import schema
 from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import (
-    DECODE,
-    PREFILL,
-    Accuracy,
-    AroundCall,
-    CallStage,
-    Energy,
-    Extent,
-    Generated,
-    Interval,
-    Placement,
-    Range,
-    Record,
-    Report,
-    Status,
-    Throughput,
-    WarmUp,
-)
 from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.reports import charts, history, junit, writer
 from bakeoff.reports.charts.chart import Dots
@@ -80,30 +63,32 @@ def in_csv(judgement: Judgement) -> Table:
     return list(csv.DictReader(io.StringIO(to_csv(judgement))))
 
 
-def a_contest() -> list[Record]:
+def a_contest() -> list[schema.Record]:
     """Return a winner with everything that a column can tell, the baseline, and a cell that crashed."""
     where = {"dimensions": {"batch": 4}, "device": "cuda", "precision": "fp16"}
-    partly = Placement(
-        extent=Extent.PARTIAL,
+    partly = schema.Placement(
+        extent=schema.Extent.PARTIAL,
         engines={"TensorRT|v10": 10, "torch": 2},
         fallbacks=["gelu", "sort|x", "topk"],
         time_share={"torch": 0.034, "TensorRT|v10": 0.966},
         evidence=["a profile"],
     )
     more: dict[str, Any] = {
-        "stages": [CallStage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
+        "stages": [schema.CallStage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
         "precision_in_force": {"cudnn_allow_tf32": False},
         "settings": {"threads": 16},
         "versions": {"onnxruntime": "1.31.1"},
-        "warm_up": WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
-        "energy": Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
-        "throughput": Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
+        "warm_up": schema.WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
+        "energy": schema.Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
+        "throughput": schema.Throughput(
+            calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=schema.Interval(low=850.0, high=910.0)
+        ),
     }
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
            placement=partly, doubts=[caveat("one"), caveat("two")], **more),
-        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11,
+        failed(cell("openvino", **where), schema.Status.CRASH, "died in load", died_in="load", signal=11,
                log_tail="Segmentation fault"),
     ]  # fmt: skip
 
@@ -169,7 +154,7 @@ def test_a_cell_says_when_it_pays_below_its_row_and_in_the_csv() -> None:
     ],
 )
 def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told: str) -> None:
-    step: Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
+    step: schema.Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
     assert in_markdown(judged([record]))[0]["relative RMSE"] == told
 
@@ -180,11 +165,11 @@ def test_a_word_in_place_of_a_number_has_no_unit() -> None:
 
 
 def test_a_long_reason_is_cut_in_the_table() -> None:
-    row = in_markdown(judged([failed(cell("onnx"), Status.ERROR, "word " * 100)]))[0]
+    row = in_markdown(judged([failed(cell("onnx"), schema.Status.ERROR, "word " * 100)]))[0]
     assert row["status"].endswith("…") and len(row["status"]) < 200
 
 
-def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> Record:
+def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> schema.Record:
     """A record with a metric of the user's own, or with the reason why it has none."""
     failure = Failure(kind="UsageError", text="evaluate returned nan as top1")
     ours = Metrics(values={"top1": Metric.of_scores(top1)}, seconds=1.5) if top1 else Metrics(failure=failure)
@@ -193,7 +178,7 @@ def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: 
     return record.model_copy(update={"metrics": ours, "reference_metrics": theirs})
 
 
-def with_metrics() -> list[Record]:
+def with_metrics() -> list[schema.Record]:
     """Return eager, a build whose metric is worse, and one that has none."""
     reference = [1.0] * 90 + [0.0] * 10
     worse = [0.0] * 20 + reference[20:]
@@ -219,17 +204,17 @@ SOAK = [window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6
 SIZES = {"batch": 4, "prompt": 64, "new_tokens": 11}
 
 
-def records(chosen: Iterable[str]) -> list[Record]:
+def records(chosen: Iterable[str]) -> list[schema.Record]:
     """Return a contest of three backends, or the two of a generation, with all that was chosen."""
     chosen = set(chosen)
     precisions = (Precision.FP32, Precision.BF16) if "precisions" in chosen else (Precision.FP32,)
     made = []
-    for task in (PREFILL, DECODE) if "generation" in chosen else ("inference",):
+    for task in (schema.PREFILL, schema.DECODE) if "generation" in chosen else ("inference",):
         for precision, (place, name) in itertools.product(precisions, enumerate(("onnx", "openvino", "eager"), 1)):
             compared = precisions if len(precisions) > 1 else ()
             measured = cell(name, task=task, dimensions=SIZES, precision=precision, compared=compared)
             if "dynamic" in chosen and name == "onnx":
-                measured = measured.model_copy(update={"dynamic": {"batch": Range(low=1, built_at=4, high=4)}})
+                measured = measured.model_copy(update={"dynamic": {"batch": schema.Range(low=1, built_at=4, high=4)}})
             made.append(
                 ok(measured, steady([1.0 * place] * 3, rounds=4), build_s=2.0, **more(chosen, measured.id, name, place))
             )
@@ -239,8 +224,8 @@ def records(chosen: Iterable[str]) -> list[Record]:
 def more(chosen: set[str], cell_id: str, name: str, place: int) -> dict[str, object]:
     fields: dict[str, dict[str, object]] = {
         "metrics": {"metrics": SCORES, "reference_metrics": SCORES},
-        "end to end": {"around": [AroundCall(name="before", calls=9, median_ms=2.0)]},
-        "energy": {"energy": Energy(joules_per_call=0.1, idle_w=70.0, calls=1000, seconds=1.0, source="RAPL")},
+        "end to end": {"around": [schema.AroundCall(name="before", calls=9, median_ms=2.0)]},
+        "energy": {"energy": schema.Energy(joules_per_call=0.1, idle_w=70.0, calls=1000, seconds=1.0, source="RAPL")},
         "load": {"load": load([rate / place for rate in (400, 404, 396)], soak=SOAK)},
         "generation": {"settings": {"caches": "in place"}, "generated": GENERATED},
         "starts": {"starts": [started(cell_id, name)]},
@@ -249,7 +234,9 @@ def more(chosen: set[str], cell_id: str, name: str, place: int) -> dict[str, obj
     return {"accuracy": accuracy(), **chosen_fields}
 
 
-GENERATED = Generated(tokens=10, sequences=4, agreed=10, usual_margin=0.5, first=Precision.FP32, agreed_with_first=9)
+GENERATED = schema.Generated(
+    tokens=10, sequences=4, agreed=10, usual_margin=0.5, first=Precision.FP32, agreed_with_first=9
+)
 
 
 def started(cell_id: str, label: str) -> StartedCell:
@@ -287,34 +274,36 @@ def test_no_table_has_more_than_nine_columns(chosen: tuple[str, ...], tmp_path: 
         assert "top1 (change) [95 %]" in of_cells and max(map(len, columns(to_markdown(judgement)))) > 9
 
 
-def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more: object) -> Record:
+def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more: object) -> schema.Record:
     dimensions = {"batch": 8, "seq": seq, "d_model": width, "variant": "naive"}
     measured = samples.cell(backend, model="attention", device="cuda", dimensions=dimensions, task="forward_backward")
     stages = [
-        CallStage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
-        CallStage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
+        schema.CallStage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
+        schema.CallStage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
     ]
     return samples.ok(measured, samples.over_processes(median_ms), stages=stages, **more)
 
 
-def language(backend: str, task: str, size: str, median_ms: float, context: int = 128, **more: str | int) -> Record:
+def language(
+    backend: str, task: str, size: str, median_ms: float, context: int = 128, **more: str | int
+) -> schema.Record:
     dimensions = {"batch": 4, "size": size, "context": context, "attention": "sdpa", "lengths": "fixed", **more}
     measured = samples.cell(backend, model="transformer_lm", device="cuda", dimensions=dimensions, task=task)
     settings = {"parameters": {"small": 128_625_408, "large": 969_411_840}[size]}
     return samples.ok(measured, samples.over_processes(median_ms), settings=settings)
 
 
-def lost(record: Record, status: Status = Status.OOM) -> Record:
+def lost(record: schema.Record, status: schema.Status = schema.Status.OOM) -> schema.Record:
     return samples.failed(record.cell, status, "OutOfMemoryError: no memory left")
 
 
-def report_of(records: Iterable[Record]) -> Report:
+def report_of(records: Iterable[schema.Record]) -> schema.Report:
     records = list(records)
     made = samples.report()
     return made.model_copy(update={"records": records, "planned": len(records)})
 
 
-def judged_of(records: Iterable[Record]) -> Judgement:
+def judged_of(records: Iterable[schema.Record]) -> Judgement:
     return judge(report_of(records))
 
 
@@ -370,7 +359,7 @@ def test_a_stream_of_lengths_is_no_row() -> None:
 
 
 def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
-    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": Status.INCORRECT})]
+    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": schema.Status.INCORRECT})]
     (row,) = rows(sweep_tables(judged_of(records))["transformer_sweep-cuda-fp32.csv"])
     assert row["forward_vanilla_ms"] == row["forward_speedup"] == row["fwd_bwd_compiled_ms"] == ""
     assert float(row["forward_compiled_ms"]) > 0 and float(row["fwd_bwd_vanilla_ms"]) > 0
