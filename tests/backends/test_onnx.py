@@ -1,7 +1,8 @@
-"""ONNX Runtime: the options of its sessions, where nodes went, and how inputs and outputs are bound."""
+"""ONNX Runtime: sessions, placement and bindings; and onnxruntime-genai, which keeps caches of its own."""
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -14,15 +15,17 @@ import numpy
 import pytest
 import torch
 
-from bakeoff import backends
+from bakeoff import backends, models
 from bakeoff.backends.exporting import exported_before
 from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
 from bakeoff.backends.runtime.onnx import BoundCalls
+from bakeoff.models.generation import Generating
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError
+from bakeoff.records.errors import BakeoffError, Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import DECODE, PREFILL, Cell, Extent, Placement
 from bakeoff.truth.distribution import CALLS, difference
+from bakeoff.truth.generating import compare, generate
 from tests.backends.building import Built, built
 from tests.support.cells import cell_of
 
@@ -331,3 +334,74 @@ def test_dropout_is_distributed_as_eagers_if_each_call_has_a_seed(tmp_path: Path
         assert difference(drawn(independent), eagers, Precision.FP32) == ""
         assert "has another" in difference(drawn(independent, times=1.1), eagers, Precision.FP32)
         assert "has another" in difference(drawn([seeds.getrandbits(31)] * CALLS), eagers, Precision.FP32)
+
+
+NAME = "onnxruntime-genai"
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 32,
+    "vocab_size": 100,
+}
+IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+
+
+def cell_in_folder(folder: Path, task: str, kind: str = "llama", architecture: str = "LlamaForCausalLM") -> Cell:
+    config = {"model_type": kind, "architectures": [architecture], **SIZES, **IDS}
+    (folder / "config.json").write_text(json.dumps(config))
+    family = Generating(models.find(f"hf:{folder}"))
+    dimensions = family.resolve({"prompt": "6", "new_tokens": "5"})
+    return Cell(model=family.name, dimensions=dimensions, task=task, backend=NAME)
+
+
+@pytest.fixture(params=[("qwen3", "Qwen3ForCausalLM", DECODE), ("llama", "LlamaForCausalLM", PREFILL)])
+def step(request: pytest.FixtureRequest, tmp_path: Path, vision: None) -> Iterator[Built]:
+    pytest.importorskip("onnxruntime_genai")
+    kind, architecture, task = request.param
+    workspace = tmp_path / "artifact"
+    workspace.mkdir()
+    with torch.inference_mode(), built(cell_in_folder(tmp_path, task, kind, architecture), workspace) as found:
+        yield found
+
+
+def test_it_computes_each_set_in_any_order_and_its_caches_are_those_of_the_module(step: Built) -> None:
+    for number in (0, 3, 1, 1, 2, 0):
+        torch.testing.assert_close(step.call(step.sets[number]), step.eager(step.sets[number]), atol=1e-5, rtol=1e-4)
+
+
+def test_outputs_are_those_of_the_last_call(step: Built) -> None:
+    wanted = step.eager(step.sets[0])
+    step.call(step.sets[0])
+    step.compiled.bind(step.sets[1])
+    torch.testing.assert_close(step.compiled.outputs(), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_a_generation_goes_on_from_its_own_tokens_and_the_sets_are_right_afterwards(step: Built) -> None:
+    ours, eager = generate(step.call, step.sets, step.cell), generate(step.eager, step.sets, step.cell)
+    assert ours is not None and eager is not None
+    found = compare(ours, eager)
+    assert found.agreed == found.tokens
+    test_it_computes_each_set_in_any_order_and_its_caches_are_those_of_the_module(step)
+
+
+def test_what_it_leaves_is_its_model_and_a_later_process_starts_from_it(step: Built) -> None:
+    workspace = step.context.workspace
+    assert [path.name for path in workspace.iterdir()] == ["model"]
+    written = (workspace / "model" / "model.onnx").stat().st_mtime_ns
+    with step.backend.build(step.module, step.sets[0], step.context) as again:
+        again.bind(step.sets[0])
+        again.run()
+        torch.testing.assert_close(again.outputs(), step.eager(step.sets[0]), atol=1e-5, rtol=1e-4)
+    assert (workspace / "model" / "model.onnx").stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("vision")
+def test_an_architecture_that_it_does_not_build_is_unsupported(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    cell = cell_in_folder(tmp_path, DECODE, "gpt2", "GPT2LMHeadModel")
+    with pytest.raises(Unsupported, match="onnxruntime-genai builds no GPT2LMHeadModel"), built(cell, tmp_path):
+        pass

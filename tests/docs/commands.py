@@ -37,7 +37,7 @@ NOT_RUN = {
     r" publish results/": "needs two runs; tests/reports/test_page.py publishes two",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
     r" max-batch ": "takes minutes; tests/commands/test_checks.py finds a batch",
-    r" run-script ": "runs a script of the reader's; tests/commands/test_run_script.py runs several",
+    r" run-script ": "runs a script of the reader's; tests/commands/test_bisection.py runs several",
     r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_bisection.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",

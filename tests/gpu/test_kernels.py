@@ -13,7 +13,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import built
-from tests.gpu.test_cuda import measure
+from tests.gpu.test_cuda import measure_on_cuda
 from tests.support.measuring import by_label
 
 pytestmark = pytest.mark.gpu
@@ -94,7 +94,7 @@ def test_the_fastest_variant_is_chosen_and_kept_for_later_processes(tmp_path: Pa
 
 
 def test_a_rotary_embedding_is_measured_by_a_kernel_and_by_a_compiler(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "eager", "inductor", "triton", models=["rope"], precision=["bf16"])
+    report = measure_on_cuda(tmp_path / "run", "eager", "inductor", "triton", models=["rope"], precision=["bf16"])
     assert [record.reason for record in report.records] == [""] * 3
 
 
@@ -104,7 +104,7 @@ def test_a_rotary_embedding_is_measured_by_a_kernel_and_by_a_compiler(tmp_path: 
 )
 def test_surgery_on_a_float8_decoder_is_right_and_told(tmp_path: Path) -> None:
     sizes = {"layers": ("1",), "linears": ("torch",)}
-    report = measure(
+    report = measure_on_cuda(
         tmp_path / "run", "eager", "inductor/surgical", models=["fp8_transformer"], precision=["bf16"], set=sizes
     )
     found = by_label(report)

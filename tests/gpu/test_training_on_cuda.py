@@ -7,7 +7,7 @@ import pytest
 
 from bakeoff.records.schema import Extent, Report, Status
 from bakeoff.reports import writer
-from tests.gpu.test_cuda import measure
+from tests.gpu.test_cuda import measure_on_cuda
 from tests.support.measuring import by_label
 
 pytestmark = pytest.mark.gpu
@@ -24,7 +24,7 @@ EVERY_WAY = (
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return measure(tmp_path_factory.mktemp("steps") / "run", *EVERY_WAY, task="train_step")
+    return measure_on_cuda(tmp_path_factory.mktemp("steps") / "run", *EVERY_WAY, task="train_step")
 
 
 def test_every_way_of_a_step_is_right_before_and_after_measuring(steps: Report) -> None:
@@ -44,7 +44,7 @@ def test_a_captured_step_has_no_parts(steps: Report) -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_language_model_trains_in_16_bits(precision: str, tmp_path: Path) -> None:
     size = {"size": ("tiny",), "context": ("64",)}
-    report = measure(
+    report = measure_on_cuda(
         tmp_path / "run",
         "eager",
         "eager/cuda-graph",
@@ -58,7 +58,7 @@ def test_a_language_model_trains_in_16_bits(precision: str, tmp_path: Path) -> N
 
 def test_a_model_drawn_on_the_device_is_the_same_in_every_process(tmp_path: Path) -> None:
     size = {"size": ("small",), "batch": ("1",), "context": ("32",)}
-    report = measure(
+    report = measure_on_cuda(
         tmp_path / "run", "eager", "eager-again", models=["transformer_lm"], set=size, precision=["bf16"], processes=2
     )
     for record in report.records:
@@ -71,7 +71,7 @@ def test_a_model_drawn_on_the_device_is_the_same_in_every_process(tmp_path: Path
 def test_recompilations_of_a_stream_are_counted(tmp_path: Path) -> None:
     size = {"size": ("tiny",), "context": ("64",), "lengths": ("stream",)}
     modes = [f"inductor/{mode}" for mode in ("default", "static", "dynamic", "buckets")]
-    report = measure(
+    report = measure_on_cuda(
         tmp_path / "run", "eager", "eager/cuda-graph", *modes, models=["transformer_lm"], set=size, precision=["bf16"]
     )
     records = by_label(report)
@@ -87,7 +87,7 @@ def test_recompilations_of_a_stream_are_counted(tmp_path: Path) -> None:
 def test_attention_that_does_not_fit_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
     sizes = {"seq": ("256", "400000"), "d_model": ("16",), "variant": ("naive",)}
     folder = tmp_path / "run"
-    report = measure(folder, "eager", models=["attention"], set=sizes, task="forward_backward")
+    report = measure_on_cuda(folder, "eager", models=["attention"], set=sizes, task="forward_backward")
     writer.write(report, folder, figures=False)
     with open(folder / "attention_sweep-naive-cuda-fp32.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -28,7 +28,7 @@ from bakeoff.judging.judgement import judge
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.records.schema import Interval, LeftEarly, Ratio, Record, RecordedSize
 from bakeoff.records.start_samples import Start, StartedCell
-from tests.judging.test_load import carrying
+from tests.judging.test_costs import carrying
 from tests.judging.test_suites import SIZES, staged
 from tests.reports.samples import LAYOUTS, cell, ok, report, steady
 

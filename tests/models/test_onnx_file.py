@@ -1,8 +1,12 @@
-"""Models in ONNX files, and graphs in the form of GraphNet."""
+"""Models in ONNX files, programs of torch.export, and graphs in the form of GraphNet."""
 
 import copy
+import io
 import warnings
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
 from bakeoff.truth.decisions import ReadingWatch
+from tests.models.loading import load
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -45,7 +50,7 @@ def module() -> Classifier:
 
 
 @pytest.fixture(scope="module")
-def file(module: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def onnx_file(module: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("onnx") / "classifier.onnx"
     batch, seq = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("seq", min=2, max=32)
     example = (torch.zeros(2, 6, dtype=torch.int64), torch.ones(2, 6, dtype=torch.int64), torch.randn(2, 3, 8, 8))
@@ -56,14 +61,14 @@ def file(module: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load(file: Path, **given: int) -> LoadedModel:
+def load_onnx(onnx_file: Path, **given: int) -> LoadedModel:
     family = models.find(f"onnx:{file}")
     return family.load(family.resolve(given), 0)
 
 
-def test_open_axes_are_dimensions_and_inputs_are_of_their_types(file: Path) -> None:
+def test_open_axes_are_dimensions_and_inputs_are_of_their_types(onnx_file: Path) -> None:
     assert models.find(f"onnx:{file}").resolve({"seq": 5}) == {"batch": 4, "seq": 5}
-    loaded = load(file, seq=5)
+    loaded = load_onnx(onnx_file, seq=5)
     assert len(loaded.inputs) == INPUT_SETS
     ids, mask, pixels = loaded.inputs[0].args
     assert ids.shape == mask.shape == (4, 5) and pixels.shape == (4, 3, 8, 8)
@@ -71,8 +76,8 @@ def test_open_axes_are_dimensions_and_inputs_are_of_their_types(file: Path) -> N
     assert mask[0].all() and not all(one.args[1].all() for one in loaded.inputs)
 
 
-def test_the_reference_is_computed_in_float64(file: Path, module: Classifier) -> None:
-    loaded = load(file, batch=3, seq=5)
+def test_the_reference_is_computed_in_float64(onnx_file: Path, module: Classifier) -> None:
+    loaded = load_onnx(onnx_file, batch=3, seq=5)
     inputs = loaded.inputs[0].args
     in_file_types = loaded.module(*inputs)
     exact = loaded.module.to(torch.float64)(*inputs[:2], inputs[2].double())
@@ -83,23 +88,23 @@ def test_the_reference_is_computed_in_float64(file: Path, module: Classifier) ->
         torch.testing.assert_close(coarse.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_computing_the_graph_is_no_decision_of_the_model(file: Path) -> None:
-    loaded = load(file, batch=3, seq=5)
+def test_computing_the_graph_is_no_decision_of_the_model(onnx_file: Path) -> None:
+    loaded = load_onnx(onnx_file, batch=3, seq=5)
     with ReadingWatch(loaded.inputs[0].tensors()) as watch:
         loaded.module(*loaded.inputs[0].args)
     assert {Path(each.file).name for each in watch.decisions} <= {Path(__file__).name}, "which calls it here"
 
 
-def test_work_counts_products_and_weights(file: Path) -> None:
-    work = load(file, batch=3, seq=5).work
+def test_work_counts_products_and_weights(onnx_file: Path) -> None:
+    work = load_onnx(onnx_file, batch=3, seq=5).work
     assert work is not None
     flops, moved = work
     assert flops == 2 * 3 * 8 * 8 * 8 * (3 * 3 * 3) + 2 * 3 * 8 * 4
     assert moved > 4 * (50 * 8 + 8 * 27 + 3 * 3 * 8 * 8)
 
 
-def test_it_is_written_with_static_shapes_and_the_weights_beside_it(file: Path, tmp_path: Path) -> None:
-    loaded = load(file, batch=3, seq=5)
+def test_it_is_written_with_static_shapes_and_the_weights_beside_it(onnx_file: Path, tmp_path: Path) -> None:
+    loaded = load_onnx(onnx_file, batch=3, seq=5)
     written = export_onnx(loaded.module, loaded.inputs[0], tmp_path)
     assert written.input_names == ("ids", "mask", "pixels") and len(written.output_names) == 2
     graph = onnx.load(written.path).graph
@@ -122,7 +127,7 @@ def test_only_backends_that_take_onnx_support_it_and_one_of_them_is_the_baseline
     assert baseline_of([Cell(model="mlp", device=CPU, backend="onnx")]) == "eager"
 
 
-def test_a_file_is_measured_in_its_own_types(file: Path) -> None:
+def test_a_file_is_measured_in_its_own_types(onnx_file: Path) -> None:
     family = models.find(f"onnx:{file}")
     assert family.precision_reason(Precision.FP32) == ""
     assert "brings its own types" in family.precision_reason(Precision.FP16)
@@ -211,3 +216,89 @@ def test_a_folder_that_is_no_sample_is_refused(folder: Path, tmp_path: Path) -> 
         models.find(f"graphnet:{folder}")
     with pytest.raises(UsageError, match="no file"):
         models.find(f"graphnet:{tmp_path}/nowhere")
+
+
+class Pooled(torch.nn.Module):
+    """Takes ids and a mask by keyword, and returns a dict. It makes a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, ids: torch.Tensor, *, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.embedding(ids) + torch.arange(8)
+        pooled = (hidden * mask.unsqueeze(-1)).sum(dim=1)
+        return {"pooled": self.dropout(self.norm(pooled)), "any": mask.any(dim=1)}
+
+
+IDS, MASK = torch.arange(12).reshape(3, 4) + 30, torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [True] * 4])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    batch, seq = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("seq", min=2, max=16)
+    axes = {0: batch, 1: seq}
+    program = torch.export.export(
+        Pooled().eval(), (IDS,), {"mask": MASK}, dynamic_shapes={"ids": dict(axes), "mask": dict(axes)}
+    )
+    path = tmp_path_factory.mktemp("exported") / "pooled.pt2"
+    torch.export.save(program, path)
+    return path
+
+
+def test_open_axes_are_dimensions_with_the_sizes_of_the_example(file: Path) -> None:
+    family = models.find(f"pt2:{file}")
+    assert family.resolve({}) == {"batch": 3, "seq": 4}
+    with pytest.raises(UsageError, match="'batch' must be at least 2"):
+        family.resolve({"batch": 1})
+    with pytest.raises(UsageError, match="seq must be at most 16, not 17"):
+        family.resolve({"seq": 17})
+
+
+def test_inputs_are_the_example_rolled_and_fitted(file: Path) -> None:
+    loaded = load(f"pt2:{file}")
+    assert len(loaded.inputs) == INPUT_SETS
+    assert torch.equal(loaded.inputs[0].args[0], IDS) and torch.equal(loaded.inputs[1].kwargs["mask"], MASK.roll(1, 0))
+    longer = load(f"pt2:{file}", batch=5, seq=6).inputs[0]
+    assert torch.equal(longer.args[0][:, 4:], longer.args[0][:, :2]) and longer.kwargs["mask"].shape == (5, 6)
+
+
+def test_it_computes_what_the_module_did_in_every_type(file: Path) -> None:
+    loaded = load(f"pt2:{file}", batch=5)
+    assert not loaded.module.training
+    inputs = loaded.inputs[0]
+    outputs = loaded.module(*inputs.args, **inputs.kwargs)
+    assert outputs["pooled"].shape == (5, 8) and outputs["any"].dtype == torch.bool
+    exact = loaded.module.to("cpu", torch.float64).train(False)(*inputs.args, **inputs.kwargs)
+    torch.testing.assert_close(outputs["pooled"].double(), exact["pooled"], rtol=1e-5, atol=1e-5)
+
+
+def test_fixed_axes_are_no_dimensions(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.randn(4, 3),)), tmp_path / "linear.pt2")
+    name = f"pt2:{tmp_path / 'linear.pt2'}"
+    assert models.find(name).resolve({}) == {}
+    assert load(name).inputs[0].args[0].shape == (4, 3)
+
+
+def rewritten(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> str:
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(to, "w") as written:
+        for name in archive.namelist():
+            written.writestr(name, change(name, archive.read(name)))
+    return f"pt2:{to}"
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('the pickle was run')",))
+
+
+def test_code_in_the_file_is_not_run(file: Path, tmp_path: Path) -> None:
+    pickled = io.BytesIO()
+    torch.save(Evil(), pickled)
+    name = rewritten(
+        file, tmp_path / "evil.pt2", lambda name, content: pickled.getvalue() if "sample_inputs" in name else content
+    )
+    with pytest.raises(UsageError, match="cannot be read"):
+        models.find(name)

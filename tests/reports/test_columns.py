@@ -30,7 +30,7 @@ from bakeoff.reports.csv_files import sweep_tables, to_csv
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import MOST_COLUMNS
 from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
-from tests.judging.test_load import load, window
+from tests.judging.test_costs import load, window
 from tests.reports import samples
 from tests.reports.samples import (
     accuracy,

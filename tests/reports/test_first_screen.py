@@ -39,11 +39,11 @@ from bakeoff.reports.markdown import escape
 from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
 from bakeoff.reports.writer import render
 from bakeoff.shipping.export import choose
-from tests.judging import test_load as loads
+from tests.judging import test_costs as loads
 from tests.judging import test_metrics as metrics
 from tests.judging import test_precisions as precisions
 from tests.judging import test_suites as suites
-from tests.judging.test_load import carrying
+from tests.judging.test_costs import carrying
 from tests.reports import samples, test_suite_report
 from tests.reports.samples import (
     LAYOUTS,

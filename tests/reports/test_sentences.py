@@ -13,7 +13,7 @@ from bakeoff.records.text import counted, first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import cost_report, doubt_sentences, findings, headline, machine, number_format, sentences, traits
 from bakeoff.reports.run_report import to_markdown
-from tests.judging.test_load import carrying
+from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
     bursts,

@@ -27,7 +27,7 @@ from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import MOST_SECTIONS, to_markdown, to_page
 from bakeoff.reports.writer import render
-from tests.judging.test_load import carrying, window
+from tests.judging.test_costs import carrying, window
 from tests.reports.samples import cell, failed, judged, lived, ok, once, report, steady, suite
 from tests.support.golden import same_as_golden
 from tests.support.printed import reported
