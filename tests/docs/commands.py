@@ -57,7 +57,7 @@ NOT_RUN = {
 
 FOLLOWED = {
     "docs/how-to-add-a-backend.md": "tests/docs/test_how_to_add_a_backend.py follows the page",
-    "docs/adding-a-model.md": "tests/docs/test_adding_a_model.py follows the page",
+    "docs/adding-a-model.md": "tests/docs/test_how_to_add_a_backend.py follows the page",
 }
 """Pages that another test follows, in a copy of the checkout."""
 
