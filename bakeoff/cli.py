@@ -543,8 +543,12 @@ def list_known(
 
     available = runs.availability(config.split(devices)) if devices else {}
     listed = listing.answer(available)
-    tables = listing.backends_table(listed.backends), listing.models_table(listed.models)
-    return answered(listed, 0, as_json, lambda: [print_whole(table, stdout) for table in tables])
+
+    def show() -> None:
+        print_whole(listing.backends_table(listed.backends), stdout)
+        print_whole(listing.models_table(listed.models), stdout)
+
+    return answered(listed, 0, as_json, show)
 
 
 @app.command("doctor")

@@ -203,7 +203,7 @@ def test_without_any_latency_there_is_a_page_and_no_figure(tmp_path: Path) -> No
     assert "history.png" not in page.read_text(encoding="utf-8")
 
 
-STORED = Path(__file__).parent / "stored"
+STORED = Path(__file__).parents[1] / "judging" / "stored"
 EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
 CASES = [(name, require) for name, found in EXPECTED.items() for require in found["requirements"]]
 
