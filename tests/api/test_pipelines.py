@@ -1,4 +1,4 @@
-"""`compare(pipeline, call, parts=[...])`: contests of the parts, and then of the whole pipeline."""
+"""`compare(pipeline, call, parts=[...])`: contests of the parts, then of the whole; also of a pipeline of diffusers."""
 
 import json
 import math
@@ -38,6 +38,7 @@ from bakeoff.records.schema import Burst, Cell, Record
 from bakeoff.records.store import Store
 from bakeoff.reports.first_screen import commands
 from tests.reports.samples import cell, constant, ok, report, steady
+from tests.support.diffusion import paint, require_same_image, stable_diffusion
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
 
@@ -546,3 +547,29 @@ def test_the_command_prints_the_parts_and_the_whole_as_json(
     status, _, err = command_line(*model, "--dry-run")
     assert status == 2
     assert "--dry-run knows no --parts" in err
+
+
+PARTS = ["text_encoder", "unet", "vae.decoder"]
+
+
+@pytest.mark.slow
+def test_parts_of_a_diffusers_pipeline_are_compared_and_put_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pipeline = stable_diffusion(width=32, latents=8)
+    listed = bakeoff.inspect_parts(pipeline, paint)
+    assert set(PARTS) <= {part.name for part in listed.parts}
+    assert listed.parts[0].name == "unet"
+    with torch.no_grad():
+        wanted = paint(pipeline)
+
+    def evaluate(predict: object) -> dict[str, list[float]]:
+        return {"error": (paint(predict) - wanted).abs().flatten()[:500].tolist()}
+
+    found = bakeoff.compare(
+        pipeline, paint, parts=PARTS, backends="eager,onnx", devices="cpu", processes=1, evaluate=evaluate,
+        require="error<0.01", out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    assert isinstance(found, PipelineResult)
+    assert list(found.parts) == PARTS
+    assert found.contests[0].metrics["with the winners"]["error"].value < 0.01
+    require_same_image(pipeline, found, wanted, most=0.001)

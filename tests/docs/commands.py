@@ -33,7 +33,7 @@ NOT_RUN = {
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pipx? ": "changes what is installed",
     r" (explain|blame) ": "builds cells of a run again; tests/why does it with small models",
-    r" start results/": "starts processes for a minute; tests/shipping/test_starts.py starts a small folder",
+    r" start results/": "starts processes for a minute; tests/shipping/test_loading.py starts a small folder",
     r" publish results/": "needs two runs; tests/reports/test_page.py publishes two",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
     r" max-batch ": "takes minutes; tests/commands/test_checks.py finds a batch",

@@ -15,7 +15,6 @@ ALWAYS = (
     "tests/planning/test_config.py",
     "tests/planning/test_time_plan.py",
     "tests/measuring/test_rounds.py",
-    "tests/judging/test_answer.py",
     "tests/judging/test_contest.py",
     "tests/judging/test_costs.py",
     "tests/reports/test_sentences.py",
