@@ -29,6 +29,7 @@ from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
 from bakeoff.reports.console import (
     AsJson,
+    answered,
     console_for,
     measured_to_the_end,
     print_blocks,
@@ -183,11 +184,7 @@ def run(
         from bakeoff.commands.preview import preview
 
         planned = preview(request)
-        if as_json:
-            return print_json(planned, 0)
-        for line in planned.lines():
-            say(line)
-        return 0
+        return answered(planned, 0, as_json, lambda: say("\n".join(planned.lines())))
     if check_only:
         if junit or summary:
             raise UsageError("--check-only has no numbers for --junit and --summary: use --json")
@@ -215,10 +212,7 @@ def _check_builds(request: Request, options: config.Options, as_json: bool) -> i
         checks.write(answer, options.out)
     for reason in answer.left_out:
         say(reason, console)
-    if as_json:
-        print_json(answer, status)
-    else:
-        print_blocks(checks.blocks_of(answer))
+    answered(answer, status, as_json, lambda: print_blocks(checks.blocks_of(answer)))
     say_exit_reason(status, answer.exit_reason)
     return status
 
@@ -372,10 +366,8 @@ def compare(
     write(junit, lambda: junits.of_comparison(comparison, kinds))
     write(summary, lambda: summaries.of_comparison(comparison))
     status = REGRESSION if comparison.failing(kinds) else 0
-    if as_json:
-        return print_json(command_answers.of_comparison(comparison, kinds), status)
-    print_blocks(blocks_of(comparison))
-    return status
+    answer = command_answers.of_comparison(comparison, kinds)
+    return answered(answer, status, as_json, lambda: print_blocks(blocks_of(comparison)))
 
 
 @app.command()
@@ -392,10 +384,9 @@ def history(
     history_of_runs, page = histories.write(folder, out)
     for reason in history_of_runs.skipped:
         say(f"left out: {reason}", stderr)
-    if as_json:
-        return print_json(command_answers.of_history(history_of_runs, page), 0)
-    say(f"History: {page}{', in place of an earlier one' if is_replaced else ''}")
-    return 0
+    answer = command_answers.of_history(history_of_runs, page)
+    said = f"History: {page}{', in place of an earlier one' if is_replaced else ''}"
+    return answered(answer, 0, as_json, lambda: say(said))
 
 
 @app.command()
@@ -412,14 +403,10 @@ def publish(
 
     written = site.write([judge(report_at(path)) for path in paths], out, card)
     index, files, removed = out / site.INDEX, list(map(str, written.files)), list(map(str, written.removed))
-    if as_json:
-        return print_json(command_answers.PublishAnswer(index=str(index), files=files, removed=removed), 0)
-    say(f"Site: {index}")
-    if card:
-        say(f"Model card: {out / site.CARD}")
-    for page in removed:
-        say(f"Removed {page}: its run is not published any more")
-    return 0
+    answer = command_answers.PublishAnswer(index=str(index), files=files, removed=removed)
+    said = [f"Site: {index}", *([f"Model card: {out / site.CARD}"] if card else [])]
+    said += [f"Removed {page}: its run is not published any more" for page in removed]
+    return answered(answer, 0, as_json, lambda: say("\n".join(said)))
 
 
 @app.command("machines")
@@ -441,10 +428,8 @@ def compare_machines(
     reports = {name: report_at(path) for name, path in zip(names, paths, strict=True)}
     compared = machines.machines_of(reports, machines.parse_prices(price or []))
     write(out, lambda: markdown.render(blocks_of(compared)))
-    if as_json:
-        return print_json(command_answers.of_machines(compared), 0)
-    print_blocks(blocks_of(compared))
-    return 0
+    answer = command_answers.of_machines(compared)
+    return answered(answer, 0, as_json, lambda: print_blocks(blocks_of(compared)))
 
 
 @app.command("bisect")
@@ -558,11 +543,12 @@ def list_known(
 
     available = runs.availability(config.split(devices)) if devices else {}
     listed = listing.answer(available)
-    if as_json:
-        return print_json(listed, 0)
-    for table in (listing.backends_table(listed.backends), listing.models_table(listed.models)):
-        print_whole(table, stdout)
-    return 0
+
+    def show() -> None:
+        print_whole(listing.backends_table(listed.backends), stdout)
+        print_whole(listing.models_table(listed.models), stdout)
+
+    return answered(listed, 0, as_json, show)
 
 
 @app.command("doctor")
@@ -584,10 +570,7 @@ def examine_machine(
 
     with steps() as tell_step:
         diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
-    if as_json:
-        return print_json(diagnosis, diagnosis.exit_status)
-    print_diagnosis(diagnosis, stdout)
-    return diagnosis.exit_status
+    return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_diagnosis(diagnosis, stdout))
 
 
 @app.command("reproduce")
@@ -602,14 +585,11 @@ def reproduce_cell(
     from bakeoff.shipping import export
 
     record, start = export.export(path, cell, out, with_models=True)
-    if as_json:
-        script = start.read_text(encoding="utf-8")
-        answer = command_answers.ScriptAnswer(
-            cell_id=record.cell.id, label=record.cell.label, script=script, path=str(start)
-        )
-        return print_json(answer, 0)
-    say(f"{export.Format.FOLDER.next_step(start)}")
-    return 0
+    script = start.read_text(encoding="utf-8")
+    answer = command_answers.ScriptAnswer(
+        cell_id=record.cell.id, label=record.cell.label, script=script, path=str(start)
+    )
+    return answered(answer, 0, as_json, lambda: say(export.Format.FOLDER.next_step(start)))
 
 
 @app.command("export")
@@ -637,13 +617,11 @@ def export_artifact(
     kind = export.Format(format)
     with steps() as tell_step:
         record, start = export.export(run, label, out, kind, tell_step=tell_step)
-    if as_json:
-        answer = command_answers.ExportAnswer(
-            cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
-        )
-        return print_json(answer, 0)
-    say("\n".join([f"Exported {record.cell.label}. {kind.next_step(start)}", *export.cautions(record)]))
-    return 0
+    answer = command_answers.ExportAnswer(
+        cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
+    )
+    said = [f"Exported {record.cell.label}. {kind.next_step(start)}", *export.cautions(record)]
+    return answered(answer, 0, as_json, lambda: say("\n".join(said)))
 
 
 @app.command("start")
@@ -697,10 +675,7 @@ def inspect(
 
     given = config.single_sizes(config.parse_dimensions(sizes or []))
     inspected = inspect_model(model, given, config.split([parts]) if parts else ())
-    if as_json:
-        return print_json(inspected, 0)
-    say(str(inspected))
-    return 0
+    return answered(inspected, 0, as_json, lambda: say(str(inspected)))
 
 
 @app.command("explain")
@@ -742,13 +717,11 @@ def explain_run(
     write(out, lambda: markdown.render(blocks))
     write(trace, lambda: shown.to_chrome_trace(profiles))
     write(html, lambda: explanation_to_page(explanation, cells))
-    if as_json:
-        print_json(ExplanationAnswer.of_profiles(explanation, profiles), 0 if explanation.is_whole else 1)
-    else:
-        print_blocks(blocks)
+    answer = ExplanationAnswer.of_profiles(explanation, profiles)
+    status = answered(answer, 0 if explanation.is_whole else 1, as_json, lambda: print_blocks(blocks))
     if tries:
         try_suggestions(run, profiles[0], cells[0].record, processes, console_for(as_json))
-    return 0 if explanation.is_whole else 1
+    return status
 
 
 @app.command("blame")
@@ -782,10 +755,7 @@ def blame_cell(
         with search_progress() as tell_progress:
             kept = controller.kept_modules(run, label, tolerance, tell_progress)
         write(out, lambda: markdown.render(shown.blocks_of_kept(kept)))
-        if as_json:
-            return print_json(kept, 0 if kept.holds else 1)
-        print_blocks(shown.blocks_of_kept(kept))
-        return 0 if kept.holds else 1
+        return answered(kept, 0 if kept.holds else 1, as_json, lambda: print_blocks(shown.blocks_of_kept(kept)))
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
     with search_progress() as tell_progress:
@@ -800,12 +770,9 @@ def blame_cell(
     blocks = shown.blocks_of(blame, out.parent if out else run, script)
     write(out, lambda: markdown.render(blocks))
     exit_status = 0 if blame.found is Found.NOTHING and not blame.model_fails else 1
-    if as_json:
-        if script and not blame.script:
-            say(shown.script_sentence(blame, script), stderr)
-        return print_json(blame, exit_status)
-    print_blocks(blocks)
-    return exit_status
+    if as_json and script and not blame.script:
+        say(shown.script_sentence(blame, script), stderr)
+    return answered(blame, exit_status, as_json, lambda: print_blocks(blocks))
 
 
 def main(arguments: list[str] | None = None, begun_s: float | None = None) -> int:

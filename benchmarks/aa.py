@@ -199,7 +199,7 @@ def cell_of(model: Model, device: str, label: str) -> Cell:
 def pair(cells: Sequence[Cell], kind: Kind, folder: Path) -> dict[str, Any]:
     """Measure a contest of two copies until it is decided for each factor, and return what each factor gives."""
     reference = folder / "reference.safetensors"
-    measured = selfcheck.trial_of(*contest_of(cells, kind.device), folder / "run", reference, Silent(), kind.slower)
+    measured = selfcheck.trial_of(*contest_of(cells, kind.device), folder / "run", reference, kind.slower)
     label = measured.records[0].cell.label
     return {
         "answers": [

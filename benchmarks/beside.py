@@ -35,7 +35,6 @@ import numpy as np
 
 from bakeoff.commands import selfcheck
 from bakeoff.judging.estimate import process_medians_ms, ratio_over_processes
-from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.planning.places import Place, physical_cores, places_of
 from benchmarks.common import ROOT, Limit, Lines, say
@@ -81,7 +80,7 @@ def trial(place: Place, model: str, mode: str) -> dict[str, Any]:
     usual = usable_cores()
     os.sched_setaffinity(0, place.cores)
     try:
-        (found,) = selfcheck.run(model, str(place.device), mode, 1, Silent(), planted=(1.0,))
+        (found,) = selfcheck.run(model, str(place.device), mode, 1, planted=(1.0,))
     finally:
         os.sched_setaffinity(0, usual)
         if place.gpu is not None:

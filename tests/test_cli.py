@@ -1,4 +1,4 @@
-"""The command line, from what a user types to the exit status, on the null backend."""
+"""The command line, from what a user types to the exit status: runs, reports and the doctor."""
 
 import csv
 import errno
@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from bakeoff import backends, cli
+from bakeoff.backends.traps import Facts
 from bakeoff.commands import run as runs
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, Outcome
 from bakeoff.judging.constraints import QUANTITIES, STARTED_QUANTITIES
 from bakeoff.judging.judgement import judge
 from bakeoff.measuring.variables import with_variables
@@ -29,8 +31,9 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
+from bakeoff.reports import writer
 from tests.conftest import CommandLine
-from tests.reports.samples import bursts, cell, failed, ok, report
+from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
 from tests.support.checkout import ROOT
 
 TINY = (
@@ -580,3 +583,195 @@ def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     found = report_file.read(tmp_path / "run")
     assert (found.complete, found.planned, processes_by_batch(found)[2]) == (False, 4, [1, 1])
     resumed(command_line, tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, restored_signals: None) -> Path:
+    """Holds a report, without figures."""
+    writer.write(report(conv_on_cpu()), tmp_path, figures=False)
+    return tmp_path
+
+
+def without_verdicts(folder: Path) -> None:
+    """Take the verdicts out of the report on disk, so that new ones can be told from them."""
+    report_file.write_json(report_file.read(folder).model_copy(update={"verdicts": []}), folder)
+
+
+def call(*arguments: object) -> int:
+    return cli.main(["report", *map(str, arguments)])
+
+
+def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = report_file.read(folder)
+    assert before.verdicts[0].winner == "onnx"
+    assert call(folder, "--keep", "--require", "median_ms<2, build_s>5") == 0
+    after = report_file.read(folder)
+    assert after.verdicts[0].winner == "inductor/max-autotune"
+    assert after.records == before.records and after.request["require"] == "median_ms<2, build_s>5"
+    said = capsys.readouterr().out
+    assert "- onnx may not win: build_s is 0.9, not > 5" in said
+    assert call(folder, "--keep", "--require", "") == 0
+    assert report_file.read(folder).verdicts == before.verdicts
+
+
+def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = report_file.read(folder)
+    kept = [each.model_copy(update={"artifact": f"artifacts/{each.cell.id}"}) for each in made.records]
+    for has_builds in (True, False):
+        report_file.write_json(made.model_copy(update={"records": kept}), folder)
+        for record in kept:
+            path = folder / record.artifact
+            path.mkdir(parents=True) if has_builds else path.rmdir()
+        assert call(folder) == 0
+        assert ("bakeoff export" in capsys.readouterr().out) is has_builds
+
+
+def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict is said before anything is drawn."""
+    without_verdicts(folder)
+    (folder / "figures").write_text("in the way")
+    assert call(folder) == 1
+    assert report_file.read(folder).verdicts[0].winner == "onnx"
+    assert "onnx wins" in capsys.readouterr().out
+
+
+def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
+    without_verdicts(folder)
+    (folder / "report.md").unlink()
+    reader, writing_end = os.pipe()
+    os.close(reader)
+    with open(writing_end, "wb") as closed:
+        subprocess.run([sys.executable, str(ROOT / "runner.py"), "report", str(folder)], stdout=closed, timeout=120)
+    assert report_file.read(folder).verdicts[0].winner == "onnx"
+    assert (folder / "report.md").exists() and (folder / "report.html").exists()
+
+
+def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(folder, "--keep", "--calls", 100_000) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    answer = re.search(r"→ onnx (\S+) s for 100,000 calls (1\.8\dx) eager", said)
+    assert answer and "= From a cold start eager costs least up to call" in said
+    for name in ("report.md", "details.md"):
+        row = re.search(r"^\| 100,000 \| (.*)$", (folder / name).read_text(encoding="utf-8"), flags=re.M)
+        assert row and f"{answer[1]}\\*" in row[1]  # one number for one thing
+    assert call(folder) == 0  # the number is kept
+    assert answer[0] in " ".join(capsys.readouterr().out.split())
+    assert call(folder, "--keep", "--calls", 0) == 0
+    assert "for 100,000 calls" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5")])
+def test_a_question_changes_nothing_on_disk(
+    folder: Path, asked: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(folder) == 0
+    plain = capsys.readouterr().out
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert call(folder, *asked) == 0
+    answer = capsys.readouterr().out
+    assert answer != plain and "--keep" in answer and "report.md" not in answer
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--calls", "-1", "'--calls'"), ("--require", "p9_ms<5", "did you mean 'p99_ms'?")],
+)
+def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    value: str,
+    said: str,
+) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert call(folder, option, value) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said in line
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(folder, "--figures") == 0
+    assert call(folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0
+    alone, together = (folder / name / "latency.svg" for name in ("figures", "paper"))
+    assert together.stat().st_size > 1.5 * alone.stat().st_size
+    assert f"Figures: {folder / 'paper'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--figures"], "name a folder for them by --out"), (["--out", "paper"], "join runs without a contest in common")],
+)
+def test_several_reports_need_a_folder_for_their_figures_and_no_contest_in_common(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    assert call(folder, folder, *options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_report_with_nothing_to_draw_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> None:
+    writer.write(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path, figures=False)
+    assert call(tmp_path, "--figures") == 2
+    assert "nothing to draw" in capsys.readouterr().err
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tuple[Sequence[str], Sequence[str]]]:
+    """What the doctor is asked for; it finds ONNX Runtime broken, and says so where that was named."""
+    asked: list[tuple[Sequence[str], Sequence[str]]] = []
+
+    def examine(backends: Sequence[str], devices: Sequence[str], say: Callable[[str], None]) -> Diagnosis:
+        say("trying onnx on cpu")
+        asked.append((backends, devices))
+        trial = BackendTrial(
+            backend="onnx", device="cpu", outcome=Outcome.FAIL, status=Status.CRASH, reason="died of signal 11"
+        )
+        broken = ["onnx on cpu"] if "onnx" in backends else []
+        return Diagnosis(created_at="now", facts=Facts(python="3.12.3"), trials=[trial], findings=[], broken=broken)
+
+    monkeypatch.setattr("bakeoff.doctor.examine.examine", examine)
+    return asked
+
+
+def doctor(*arguments: str) -> int:
+    return cli.main(["doctor", *arguments])
+
+
+def test_a_table_for_people(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor() == 0
+    assert examined == [((), ())]
+    said, steps = capsys.readouterr()
+    assert steps == "trying onnx on cpu\n", "also into a pipe"
+    assert "FAIL" in said and "died of signal 11" in said
+    assert said.splitlines()[-1] == "0 passed, 1 failed, 0 absent"
+
+
+def test_what_was_named_and_is_broken_decides_the_exit_status(
+    examined: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor("--backends", "eager,onnx", "--devices", "cpu") == 1
+    assert examined == [(("eager", "onnx"), ("cpu",))]
+    assert capsys.readouterr().out.splitlines()[-1].endswith("You asked for these, and they do not work: onnx on cpu")
+
+
+def test_json_and_nothing_else(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("--json", "--backends", "onnx") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["broken"] == ["onnx on cpu"] and found["trials"][0]["outcome"] == "fail"
+
+
+def test_an_unknown_backend_is_refused_in_a_line(capsys: pytest.CaptureFixture[str], restored_signals: None) -> None:
+    assert doctor("--backends", "onx") == 2
+    assert capsys.readouterr().err.strip() == "error: unknown backend 'onx': did you mean 'onnx'? (bakeoff list)"

@@ -30,7 +30,7 @@ from bakeoff.reports import markdown
 from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from bakeoff.reports.blocks import Look, Text
 from bakeoff.reports.command_answers import of_bisection
-from bakeoff.reports.console import console_for, print_blocks, print_json, say, stderr, write
+from bakeoff.reports.console import answered, console_for, print_blocks, say, stderr, write
 from bakeoff.reports.live_table import LiveTable
 
 FILE = "bisection.json"
@@ -82,13 +82,12 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
     bisected = go_on(folder, take, say_step)
     steps = steps_table(bisected)
     write(folder / "bisection.md", lambda: markdown.render([Text(conclusion(bisected)), steps]))
-    if not as_json:
-        print_blocks([steps, Text(conclusion(bisected), Look.STRONG)])
-    status = 0 if bisected.first_slow else 1
-    if bisected.next_version is not None:
+    is_over, blocks = bisected.next_version is None, [steps, Text(conclusion(bisected), Look.STRONG)]
+    status = (0 if bisected.first_slow else 1) if is_over else INTERRUPTED
+    answered(of_bisection(bisected, folder), status, as_json, lambda: print_blocks(blocks))
+    if not is_over:
         say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)
-        status = INTERRUPTED
-    return print_json(of_bisection(bisected, folder), status) if as_json else status
+    return status
 
 
 def go_on(

@@ -11,7 +11,7 @@ from bakeoff.commands import environments
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Frozen
 from bakeoff.records.text import counted, spell_minutes
-from bakeoff.reports.console import AsJson, print_json, say
+from bakeoff.reports.console import AsJson, answered, print_json, say
 
 if TYPE_CHECKING:
     from bakeoff.measuring.controller.build_cache import BuildCache, CachedBuild
@@ -99,21 +99,16 @@ def add_environment(
 ) -> int:
     """Make an environment that has these packages, and else all that this one has."""
     python = environments.add(name, packages)
-    if as_json:
-        return print_json(of_environments(), 0)
-    say(f"{name}: {python}")
-    return 0
+    return answered(of_environments(), 0, as_json, lambda: say(f"{name}: {python}"))
 
 
 @env.command("list")
 def list_environments(as_json: AsJson = False) -> int:
     """The environments, with what differs in each."""
-    if as_json:
-        return print_json(of_environments(), 0)
-    for name in environments.names():
-        installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
-        say(f"{name}: {installed}")
-    return 0
+    answer = of_environments()
+    for one in answer.environments if not as_json else ():
+        say(f"{one.name}: {', '.join(f'{package} {version}' for package, version in one.packages.items())}")
+    return print_json(answer, 0) if as_json else 0
 
 
 @env.command("remove")
@@ -145,8 +140,5 @@ def clear_builds(as_json: AsJson = False) -> int:
     """Remove every build that no run uses."""
     with _usable_cache() as cache:
         answer = of_cache(cache, cache.clear())
-    if as_json:
-        return print_json(answer, 0)
     used = f" A run uses {counted(len(answer.builds), 'build')}, which stayed." if answer.builds else ""
-    say(f"Removed {_megabytes(answer.removed_bytes)}.{used}")
-    return 0
+    return answered(answer, 0, as_json, lambda: say(f"Removed {_megabytes(answer.removed_bytes)}.{used}"))

@@ -20,7 +20,7 @@ from bakeoff.records.schema import Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.reports import markdown
 from bakeoff.reports.blocks import Block, Items, Look
-from bakeoff.reports.console import console_for, print_blocks, print_json, say, stderr, write
+from bakeoff.reports.console import answered, console_for, print_blocks, say, stderr, write
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.reports.number_format import ending, mebibytes, milliseconds, peak_memory, rate_at_least
 from bakeoff.reports.tables import Column, Table
@@ -209,7 +209,5 @@ def find(request: Request, most: int, out: Path | None, command: str, quiet: boo
     write(folder / "max-batch.md", lambda: markdown.render(answer.blocks()))
     if not complete:
         say("Not finished: what was found so far follows.", stderr)
-    if not as_json:
-        print_blocks(answer.blocks())
     status = (1 if any(one.largest is None for one in found) else 0) if complete else INTERRUPTED
-    return print_json(answer, status) if as_json else status
+    return answered(answer, status, as_json, lambda: print_blocks(answer.blocks()))

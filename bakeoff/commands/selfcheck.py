@@ -89,7 +89,7 @@ def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int
     rows: list[Summary] = []
     for model in models_named:
         answers = []
-        for number, trial in enumerate(run(model, device, mode, trials, Silent()), start=1):
+        for number, trial in enumerate(run(model, device, mode, trials), start=1):
             answers.append(trial.answers)
             equal = trial.answers[0]
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
@@ -116,22 +116,17 @@ def run(
     device: str,
     mode: str,
     trials: int,
-    progress: Progress,
-    limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
     max_processes: int = MAX_PROCESSES,
 ) -> Iterator[SelfcheckTrial]:
-    """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes."""
+    """Yield so many trials. Each has its own servers and processes."""
     cells = (cell_of(model, device, FIRST, mode), cell_of(model, device, AGAIN, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
-    begun = time.monotonic()
     request = Request(models=(model,), devices=(device,))
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "reference.pt"
         for number in range(trials):
-            if time.monotonic() - begun > limit_s:
-                return
-            yield trial_of(request, contest, Path(folder) / str(number), reference, progress, planted, max_processes)
+            yield trial_of(request, contest, Path(folder) / str(number), reference, planted, max_processes)
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[SlowdownAnswer]]) -> list[Summary]:
@@ -167,7 +162,6 @@ def trial_of(
     contest: Contest,
     folder: Path,
     reference: Path,
-    progress: Progress,
     planted: Sequence[float],
     max_processes: int = MAX_PROCESSES,
 ) -> SelfcheckTrial:
@@ -183,7 +177,7 @@ def trial_of(
     plan = plan_of(request, max_processes)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
-        records = measured(launchers, request, contest, folder, reference, progress, plan, undecided_for_any)
+        records = measured(launchers, request, contest, folder, reference, Silent(), plan, undecided_for_any)
     first = next(record for record in records if record.cell.backend == name)
     again = next(record for record in records if record.cell.backend != name)
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes) for factor in planted)

@@ -105,15 +105,10 @@ class OfValues(Doubt):
         return tuple(self.values)
 
 
-class OfRecords(Doubt):
+class OfRecords(OfCells):
     """A doubt that the records of these cells carry."""
 
     doubt: RecordDoubt
-    labels: tuple[str, ...]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return self.labels
 
     @property
     def worst(self) -> Effect:

@@ -28,7 +28,7 @@ def _in_records(evidence: Evidence, are_unsure: bool) -> Iterator[OfRecords]:
                 shared.setdefault(doubt, []).append(record.cell.label)
     in_order = get_args(get_args(RecordDoubt)[0])
     for doubt in sorted(shared, key=lambda doubt: in_order.index(type(doubt))):
-        yield OfRecords(doubt, tuple(shared[doubt]))
+        yield OfRecords(tuple(shared[doubt]), doubt)
 
 
 IN_ORDER_OF_WEIGHT: tuple[Find, ...] = (

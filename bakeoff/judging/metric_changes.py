@@ -5,6 +5,7 @@ is in both. Sources: Student's t for scores of any kind; for right or wrong, Tan
 two paired shares (Statistics in Medicine 17, 1998), and McNemar's exact test (Psychometrika 12, 1947).
 """
 
+import bisect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -100,15 +101,8 @@ class Margin:
             ends = self.interval_of(samples)
             return is_met(ends.low) == is_met(ends.high)
 
-        low = high = self.samples
-        while not decides(high):
-            low, high = high, 2 * high
-            if high > MOST_SAMPLES:
-                return None
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if decides(middle) else (middle + 1, high)
-        return high - self.samples
+        enough = bisect.bisect_left(range(MOST_SAMPLES + 1), True, lo=self.samples, key=decides)
+        return enough - self.samples if enough <= MOST_SAMPLES else None
 
 
 def judge_metrics(record: Record) -> Mapping[str, MetricJudgement]:

@@ -169,10 +169,6 @@ def passed(cell: CellJudgement) -> bool:
     return cell.rank is not None
 
 
-def _passed_row(contest: ContestJudgement, label: str) -> CellJudgement | None:
-    return next((cell for cell in contest.ranked if cell.label == label), None)
-
-
 def _log_latency(label: str, common: Sequence[ContestJudgement]) -> float:
     return statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0
 
@@ -188,7 +184,7 @@ def _is_surely_slower(label: str, best: str, common: Sequence[ContestJudgement])
 
 
 def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None) -> Means:
-    rows = [row for contest in common if (row := _passed_row(contest, label))]
+    rows = [row for contest in common if (row := contest.cell_of(label))]
     speedups = [row.speedup.value for row in rows if row.speedup]
     built_s = [row.record.build_s for row in rows if row.record.phases]
     memory = [ratio for contest in common if (ratio := _memory_ratio(contest, label, baseline))]
@@ -211,7 +207,7 @@ def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
     ratios = [
         contest.fit.latency_ms[label] / contest.fit.latency_ms[contest.ranked[0].label]
         for contest in contests
-        if _passed_row(contest, label)
+        if (cell := contest.cell_of(label)) and passed(cell)
     ]
     return Profile(tuple(sorted(ratios)), len(contests))
 

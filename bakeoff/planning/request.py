@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -48,7 +48,6 @@ class Option:
     help: str
     flags: tuple[str, ...] = ()  # without any, that of the field's name
     default: str = ""  # the default in words, where it is not a value
-    in_record_command: bool = False  # it tells how a cell is measured or judged, so its record's command has it
     parse: Callable[[Any], Any] | None = None
     spell: Callable[[Any], Any] = str
     written_as: type = str  # with `parse`: a text, or a tuple of texts
@@ -74,6 +73,10 @@ class Option:
             return handler(source)
         as_written = core_schema.plain_serializer_function_ser_schema(self.written, when_used="json")
         return core_schema.no_info_before_validator_function(self.read, handler(source), serialization=as_written)
+
+
+class OfRecord(Option):
+    """An option that tells how a cell is measured or judged, so that its record's command has it."""
 
 
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -141,105 +144,87 @@ class Request(Frozen):
     inputs: Annotated[str, Option("FILE.pt with calls that bakeoff.record kept, or FILE.npz: arrays by parameter")] = ""
     dynamic: Annotated[dict[str, Span], DYNAMIC] = Field(default_factory=dict)
     seed: Annotated[int, Option("Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
-    time_limit_s: Annotated[float, Option("Seconds that each cell may take", in_record_command=True)] = Field(
+    time_limit_s: Annotated[float, OfRecord("Seconds that each cell may take")] = Field(
         default=600.0, gt=0, allow_inf_nan=False
     )
     min_time_s: Annotated[
         float,
-        Option(
-            "Seconds of sampling of each cell, over three processes; half if calls are short", in_record_command=True
-        ),
+        OfRecord("Seconds of sampling of each cell, over three processes; half if calls are short"),
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
-        Option(
+        OfRecord(
             "Fresh processes of each cell: 1 or 2 exactly, 3 or more at least, and more while they disagree",
             default="3, and fewer of cells that are clearly slower",
-            in_record_command=True,
         ),
     ] = Field(default=None, ge=1, le=100)
-    builds: Annotated[int, Option("How often each cell is built, in processes of its own", in_record_command=True)] = (
-        Field(default=1, ge=1, le=20)
+    builds: Annotated[int, OfRecord("How often each cell is built, in processes of its own")] = Field(
+        default=1, ge=1, le=20
     )
     schedule: Annotated[
         Schedule,
-        Option("interleaved: rounds over all cells; sequential: one cell after another", in_record_command=True),
+        OfRecord("interleaved: rounds over all cells; sequential: one cell after another"),
     ] = "interleaved"
-    start_method: Annotated[StartMethod, Option("auto, forkserver or spawn", in_record_command=True)] = "auto"
+    start_method: Annotated[StartMethod, OfRecord("auto, forkserver or spawn")] = "auto"
     malloc: Annotated[
         Malloc,
-        Option(
+        OfRecord(
             "The allocator of cells: glibc, glibc-tuned (keeps memory that is freed), jemalloc or tcmalloc",
             default="as the environment says",
-            in_record_command=True,
         ),
     ] = ""
     cold_cache: Annotated[
         bool,
-        Option(
-            "Evict the last-level cache (L2 of a GPU) before each call; by default caches are warm",
-            in_record_command=True,
-        ),
+        OfRecord("Evict the last-level cache (L2 of a GPU) before each call; by default caches are warm"),
     ] = False
     inputs_from: Annotated[
         InputsFrom,
-        Option(
-            "Where calls find their inputs: device, or host or pinned (page-locked) memory, with copies in each call",
-            in_record_command=True,
+        OfRecord(
+            "Where calls find their inputs: device, or host or pinned (page-locked) memory, with copies in each call"
         ),
     ] = DEVICE
     strict: Annotated[
         bool,
-        Option(
-            "A cell fails if part of its work ran elsewhere than asked; a slow device of a pool is refused",
-            in_record_command=True,
-        ),
+        OfRecord("A cell fails if part of its work ran elsewhere than asked; a slow device of a pool is refused"),
     ] = False
-    calls: Annotated[
-        int | None, Option("Compare the cost of N calls, with building and the first call", in_record_command=True)
-    ] = Field(default=None, ge=1)
+    calls: Annotated[int | None, OfRecord("Compare the cost of N calls, with building and the first call")] = Field(
+        default=None, ge=1
+    )
     baseline: Annotated[
         Baseline,
-        Option(
-            "What speed-ups are relative to: eager, or eager/best, the fastest of eager's modes that were measured",
-            in_record_command=True,
+        OfRecord(
+            "What speed-ups are relative to: eager, or eager/best, the fastest of eager's modes that were measured"
         ),
     ] = "eager"
     require: Annotated[
         Requirements,
-        Option(
+        OfRecord(
             "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3', a metric of evaluate, or one of "
             f"{', '.join(QUANTITIES)}",
-            in_record_command=True,
             parse=Requirements.parse,
         ),
     ] = Requirements()
     accept: Annotated[
         Requirements,
-        Option(
+        OfRecord(
             "Errors to accept beyond what the check allows, in fp32 too: 'rmse<1e-3' or 'relative_rmse<1e-2'",
-            in_record_command=True,
             parse=parse_limits_on_errors,
         ),
     ] = Requirements()
     starts: Annotated[
         bool,
-        Option(
-            "Also start the best builds in fresh processes, as bakeoff start does: --require 'start_s<1'",
-            in_record_command=True,
-        ),
+        OfRecord("Also start the best builds in fresh processes, as bakeoff start does: --require 'start_s<1'"),
     ] = False
     evaluate: Annotated[
         str,
-        Option(
+        OfRecord(
             "FILE.py:FUNCTION that says how good a build is: evaluate(predict) returns metrics by name",
             default="evaluate(predict) in the model's file, if it has one",
-            in_record_command=True,
         ),
     ] = ""
-    evaluate_timeout_s: Annotated[
-        float, Option("Seconds that evaluate may take for each build", in_record_command=True)
-    ] = Field(default=600.0, gt=0, allow_inf_nan=False)
+    evaluate_timeout_s: Annotated[float, OfRecord("Seconds that evaluate may take for each build")] = Field(
+        default=600.0, gt=0, allow_inf_nan=False
+    )
     budget: Annotated[
         Duration | None,
         Option(
@@ -249,41 +234,32 @@ class Request(Frozen):
     ] = None
     wait_for_quiet: Annotated[
         Duration | None,
-        Option(
+        OfRecord(
             "Most time to wait in total, such as 5m, until other programs leave the cores idle",
-            in_record_command=True,
             parse=optional(partial(Duration.parse, flag="--wait-for-quiet")),
         ),
     ] = None
     load: Annotated[
         Traffic | None,
-        Option(
-            "Serve requests: server, offline, single-stream or multi-stream:8",
-            in_record_command=True,
-            parse=optional(Traffic.parse),
-        ),
+        OfRecord("Serve requests: server, offline, single-stream or multi-stream:8", parse=optional(Traffic.parse)),
     ] = None
     slo: Annotated[
         Objective | None,
-        Option(
-            "With --load server, the limit to keep: 'p99_ms<20'",
-            in_record_command=True,
-            parse=optional(parse_objective),
-            spell=spell_objective,
+        OfRecord(
+            "With --load server, the limit to keep: 'p99_ms<20'", parse=optional(parse_objective), spell=spell_objective
         ),
     ] = None
     soak_s: Annotated[
         float | None,
-        Option(
+        OfRecord(
             "Seconds that each cell serves at the rate found",
             default=f"{USUAL_SOAK_S:g}, of the two best cells",
-            in_record_command=True,
             parse=optional(_seconds),
         ),
     ] = Field(default=None, ge=0, allow_inf_nan=False)
     price: Annotated[
         Price | None,
-        Option("Price of an hour of this machine, such as 2.5/h", in_record_command=True, parse=optional(Price.parse)),
+        OfRecord("Price of an hour of this machine, such as 2.5/h", parse=optional(Price.parse)),
     ] = None
     env: Annotated[
         dict[str, str],
@@ -296,11 +272,7 @@ class Request(Frozen):
     ] = Field(default_factory=dict)
     surgical: Annotated[
         Names,
-        Option(
-            "What inductor/surgical compiles: 'layers.*.rope,norm'",
-            default="what the model names",
-            in_record_command=True,
-        ),
+        OfRecord("What inductor/surgical compiles: 'layers.*.rope,norm'", default="what the model names"),
     ] = ()
     cluster: Annotated[str, Option("auto, or the address of a Ray cluster: contests run on its nodes")] = ""
     shard: Annotated[
@@ -339,49 +311,36 @@ class Request(Frozen):
 
     def _check(self) -> None:
         """Raise UsageError where two values do not fit together, or a list names nothing."""
-        if self.processes and self.processes < self.builds:
-            raise UsageError(
-                f"--builds {self.builds}: each build needs a process, so raise --processes, or leave it out"
-            )
-        plan = self.load_plan
-        if plan and self.task != INFERENCE:
-            raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
-        if plan and self.cold_cache:
-            raise UsageError("--cold-cache evicts before each call, which --load's requests leave no time for")
-        if plan and self.inputs_from != DEVICE:
-            raise UsageError(f"--inputs-from {self.inputs_from} is of single calls, and --load serves from the device")
-        if self.inputs_from != DEVICE and self.task != INFERENCE:
-            raise UsageError(f"--inputs-from {self.inputs_from} is for inference, and --task is {self.task}")
-        if self.price and not plan:
-            raise UsageError("--price is that of requests under load: add --load server")
-        self._check_starts()
-        named: tuple[tuple[str, Sequence[str]], ...] = (
-            ("model", self.models),
-            ("backend", self.backends),
-            ("precision", self.precision),
-        )
-        for kind, names in named:
-            if not names or not all(names):
-                raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
-        if self.inputs and self.dynamic:
-            raise UsageError("--dynamic builds for sizes of a model's own inputs: with --inputs, each size is built")
-        streams = [value for values in self.set.values() for value in values if ends_of_stream(value)]
-        if plan and streams:
-            raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
-        for key, values in self.set.items():
-            if not values or not all(values):
-                raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")
-
-    def _check_starts(self) -> None:
-        """Raise UsageError where starts are required and not asked for, or asked for and cannot be measured."""
-        if self.require.judge_starts and not self.starts:
-            raise UsageError(f"--require '{self.require}' is about starts, which are not measured: add --starts")
-        if self.starts and self.task != INFERENCE:
-            raise UsageError(f"--starts: only inference is exported, and --task is {self.task}")
-        if self.starts and self.no_artifacts:
-            raise UsageError("--starts loads what backends have built: leave out --no-artifacts")
-        if self.starts and self.cluster:
-            raise UsageError("--starts is of one machine, and --cluster of many: bakeoff start measures a run on yours")
+        plan, is_inference, task = self.load_plan, self.task == INFERENCE, f"--task is {self.task}"
+        lists = {"model": self.models, "backend": self.backends, "precision": self.precision}
+        unnamed = "".join([kind for kind, names in lists.items() if not names or not all(names)][:1])
+        stream = "".join([one for values in self.set.values() for one in values if ends_of_stream(one)][:1])
+        without_value = [key for key, values in self.set.items() if not values or not all(values)]
+        key = "".join(without_value[:1])
+        is_from_host, inputs_from = self.inputs_from != DEVICE, f"--inputs-from {self.inputs_from}"
+        has_too_few = self.processes and self.processes < self.builds
+        lacks_starts = self.require.judge_starts and not self.starts
+        refusals: dict[str, object] = {
+            f"--builds {self.builds}: each build needs a process, so raise --processes, or leave it out": has_too_few,
+            f"--load {self.load}: only inference is served, and {task}": plan and not is_inference,
+            "--cold-cache evicts before each call, which --load's requests leave no time for": plan and self.cold_cache,
+            f"{inputs_from} is of single calls, and --load serves from the device": plan and is_from_host,
+            f"{inputs_from} is for inference, and {task}": is_from_host and not is_inference,
+            "--price is that of requests under load: add --load server": self.price and not plan,
+            f"--require '{self.require}' is about starts, which are not measured: add --starts": lacks_starts,
+            f"--starts: only inference is exported, and {task}": self.starts and not is_inference,
+            "--starts loads what backends have built: leave out --no-artifacts": self.starts and self.no_artifacts,
+            "--starts is of one machine, and --cluster of many: bakeoff start measures a run on yours": self.starts
+            and self.cluster,
+            f"no {unnamed} named: write --{unnamed} NAME[,NAME...]": unnamed,
+            "--dynamic builds for sizes of a model's own inputs: with --inputs, each size is built": self.inputs
+            and self.dynamic,
+            f"--load sends requests of one size, and {stream} is several": plan and stream,
+            f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]": without_value,
+        }
+        for why, is_so in refusals.items():
+            if is_so:
+                raise UsageError(why)
 
     @property
     def load_plan(self) -> LoadPlan | None:
@@ -427,7 +386,7 @@ def options_of(request: Request) -> Names:
     words, written = [], request.model_dump(mode="json")
     for name, option in OPTIONS.items():
         value = written[name]
-        if option.in_record_command and getattr(request, name) != Request.model_fields[name].default:
+        if isinstance(option, OfRecord) and getattr(request, name) != Request.model_fields[name].default:
             text = ",".join(value) if isinstance(value, list) else str(value)
             words.append(option.flags[0] if value is True else f"{option.flags[0]} {shlex.quote(text)}")
     return tuple(words)

@@ -200,21 +200,17 @@ class Store:
         return kept.records if kept else []
 
     def save(self, record: Record) -> None:
-        write_atomically(self._ended(record.cell.id), record.model_dump_json())
+        self._write("cells", record.cell.id, record)
 
     def keep(self, contest: UnfinishedContest) -> None:
         """Write how far a contest has come, in one step, in case the run is killed."""
-        path = self._unfinished(contest.contest_id)
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, contest.model_dump_json())
-        self._so_far(contest.contest_id).unlink(missing_ok=True)
+        self._write("unfinished", contest.contest_id, contest)
+        self._file("so_far", contest.contest_id).unlink(missing_ok=True)
         self._save_elapsed()
 
     def keep_so_far(self, contest_id: str, records: Sequence[Record]) -> None:
         """Write what an epoch that goes on has measured so far. A resumed run measures the epoch again."""
-        path = self._so_far(contest_id)
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, ContestSoFar(records=list(records)).model_dump_json())
+        self._write("so_far", contest_id, ContestSoFar(records=list(records)))
         self._save_elapsed()
 
     def has_unfinished_processes(self) -> bool:
@@ -228,12 +224,12 @@ class Store:
 
     def cells_with_numbers(self, contest_id: str) -> int:
         """Return how many cells have numbers in what `keep_so_far` has written last."""
-        kept = _read(self._so_far(contest_id), ContestSoFar)
+        kept = _read(self._file("so_far", contest_id), ContestSoFar)
         return sum(bool(record.bursts) for record in kept.records) if kept else 0
 
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
         """Return how far a contest has come, or None if it has not begun or has ended."""
-        return _read(self._unfinished(contest_id), UnfinishedContest)
+        return _read(self._file("unfinished", contest_id), UnfinishedContest)
 
     def all_unfinished(self) -> list[UnfinishedContest]:
         return [
@@ -241,8 +237,8 @@ class Store:
         ]
 
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
-        self._unfinished(contest_id).unlink(missing_ok=True)
-        self._so_far(contest_id).unlink(missing_ok=True)
+        self._file("unfinished", contest_id).unlink(missing_ok=True)
+        self._file("so_far", contest_id).unlink(missing_ok=True)
         self.forget_builds(cell_ids)
 
     def builds(self, build_id: str) -> Path:
@@ -279,17 +275,17 @@ class Store:
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):
-                records[cell_id] = Record.model_validate_json(self._ended(cell_id).read_text())
+                records[cell_id] = Record.model_validate_json(self._file("cells", cell_id).read_text())
         return [records[cell_id] for cell_id in wanted if cell_id in records]
 
     def has(self, cell_id: str) -> bool:
-        return self._ended(cell_id).exists()
+        return self._file("cells", cell_id).exists()
 
     def forget_left(self) -> None:
         """Remove the records of cells that the run did not reach or had no disk for, so that they are measured now."""
         for record in self.records():
             if record.is_left_to_resume:
-                self._ended(record.cell.id).unlink(missing_ok=True)
+                self._file("cells", record.cell.id).unlink(missing_ok=True)
 
     def next_group(self) -> int:
         return 1 + max((burst.group for record in self.records() for burst in record.bursts), default=-1)
@@ -319,42 +315,42 @@ class Store:
         """Return where the contest's model comes from. Nothing is known of it before its reference is computed."""
         return self.facts(contest_id, Origin) or Origin()
 
-    def origins(self, contest_id: str | None = None) -> list[Origin]:
-        """Return where the model of each contest comes from, or that of one alone."""
-        files = [self._of_contest(contest_id, KEPT_IN[Origin])] if contest_id else self._origin_files()
-        return [origin for file in files if (origin := _read(file, Origin))]
+    def origins(self, contest_id: str | None = None) -> dict[str, Origin]:
+        """Return where the model of each contest comes from, by the contest's id, or that of one alone."""
+        suffix = f".{KEPT_IN[Origin]}"
+        files = (self.root / "reference").glob(f"*{suffix}")
+        ids = [contest_id] if contest_id else sorted(file.name.removesuffix(suffix) for file in files)
+        return {one: origin for one in ids if (origin := self.facts(one, Origin))}
 
     def own_variables(self, contest_id: str | None = None) -> dict[str, str]:
         """Return digests of the environment variables that the models' files read, or those of one contest's model."""
-        return {name: digest for origin in self.origins(contest_id) for name, digest in origin.variables.items()}
+        origins = self.origins(contest_id).values()
+        return {name: digest for origin in origins for name, digest in origin.variables.items()}
+
+    def _digests(self, contest_id: str | None = None) -> dict[str, str]:
+        origins = self.origins(contest_id).values()
+        return {path: digest for origin in origins for path, digest in origin.files.items()}
 
     def own_files(self) -> dict[str, str]:
         """Return checksums of the user's files that were read whole, by their paths below the folder that holds all."""
-        kept = {path: digest for origin in self.origins() for path, digest in origin.files.items()}
-        read = {path: digest for path, digest in kept.items() if len(digest) == CHECKSUM_DIGITS}
+        read = {path: digest for path, digest in self._digests().items() if len(digest) == CHECKSUM_DIGITS}
         common = set.intersection(*(set(Path(path).parents) for path in read)) if read else set()
         above = max(common, key=lambda folder: len(folder.parts), default=None)  # None: on several drives
         return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
 
     def all_weights(self) -> dict[str, str]:
-        kept = {file.name.removesuffix(f".{KEPT_IN[Origin]}"): _read(file, Origin) for file in self._origin_files()}
-        return {contest_id: origin.weights for contest_id, origin in kept.items() if origin and origin.weights}
+        return {contest_id: origin.weights for contest_id, origin in self.origins().items() if origin.weights}
 
     def changed_files(self, contest_id: str | None = None) -> list[str]:
         """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
-        kept = {path: digest for origin in self.origins(contest_id) for path, digest in origin.files.items()}
+        kept = self._digests(contest_id)
         return sorted(path for path, digest in kept.items() if file_digest(Path(path)) != digest)
 
-    def _origin_files(self) -> list[Path]:
-        return sorted((self.root / "reference").glob(f"*.{KEPT_IN[Origin]}"))
-
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
-        path = self._ceilings(device, precision)
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, ceilings.model_dump_json())
+        self._write("ceilings", f"{device.slug}_{precision}", ceilings)
 
     def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
-        return _read(self._ceilings(device, precision), Ceilings)
+        return _read(self._file("ceilings", f"{device.slug}_{precision}"), Ceilings)
 
     def note(self, text: str) -> None:
         if text not in self.notes():
@@ -393,21 +389,18 @@ class Store:
         before, self._kernel_kills = self._kernel_kills, _kernel_kills(self._vmstat)
         return self._kernel_kills > before
 
-    def _ended(self, cell_id: str) -> Path:
-        return self.root / "cells" / f"{cell_id}.json"
+    def _file(self, kind: str, name: str) -> Path:
+        """Return a file of one kind: `cells` that have ended, contests that are `unfinished` or known `so_far`."""
+        return self.root / kind / f"{name}.json"
 
-    def _unfinished(self, contest_id: str) -> Path:
-        return self.root / "unfinished" / f"{contest_id}.json"
-
-    def _so_far(self, contest_id: str) -> Path:
-        return self.root / "so_far" / f"{contest_id}.json"
+    def _write(self, kind: str, name: str, content: Frozen) -> None:
+        path = self._file(kind, name)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, content.model_dump_json())
 
     def _of_contest(self, contest_id: str, what: str) -> Path:
         """Return the file with something that is known of the contest's model, beside its reference."""
         return self.root / "reference" / f"{contest_id}.{what}"
-
-    def _ceilings(self, device: Device, precision: Precision) -> Path:
-        return self.root / "ceilings" / f"{device.slug}_{precision}.json"
 
     def _read_plan(self) -> dict[str, Any]:
         path = self.root / "plan.json"

@@ -171,6 +171,14 @@ def print_json(answer: BaseModel, exit_status: int) -> int:
     return exit_status
 
 
+def answered(answer: BaseModel, exit_status: int, as_json: bool, show: Callable[[], object]) -> int:
+    """Print an answer as JSON, or let `show` print it for people. Return the exit status."""
+    if as_json:
+        return print_json(answer, exit_status)
+    show()
+    return exit_status
+
+
 def write(path: Path | None, text: Callable[[], str]) -> None:
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ A terminal shows it last, where the reader looks. Nothing here is escaped.
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
@@ -19,7 +18,7 @@ from bakeoff.records.failure import LATER
 from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Record, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
-from bakeoff.reports import dynamic, machine, mix, number_format, sentences, suite_report, traits
+from bakeoff.reports import dynamic, machine, mix, number_format, sentences
 
 AGAIN = "all of it again"
 
@@ -27,39 +26,14 @@ MAX_ACCEPTED_RMSE = 1e-2
 """No command is offered that accepts a larger relative RMSE, which is an error of the build's and no rounding."""
 
 
-@dataclass(frozen=True)
-class FirstScreen:
-    """The five answers that a reader looks for, but for the line of each contest, which `headline` writes."""
-
-    unfinished: list[str]  # what is missing from a run that was cut short
-    of_suites: list[str]  # answers over many models
-    over_sizes: list[str]  # answers over several sizes
-    whether_to_ship: str
-    about_models: list[str]
-    commands: dict[str, list[str]]  # by what they are for
-    variables_to_set: str  # for these commands
-    not_tried: str
-    why_not: list[str]
-
-
-def first_screen(judgement: Judgement, folder: str, is_kept: bool = True) -> FirstScreen:
-    """Return what the first screen shows. An answer that is not kept is not what `folder` holds."""
+def unfinished(judgement: Judgement) -> list[str]:
+    """Say what is missing from a run that was cut short."""
     missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
-    unfinished = (missing, sentences.what_more_time_would_settle(judgement))
-    return FirstScreen(
-        unfinished=[text for text in unfinished if text],
-        of_suites=[suite_report.answer(suite) for suite in judgement.suites],
-        over_sizes=[
-            *(dynamic.answer(each) for each in judgement.dynamic_ranges),
-            *(mix.answer(each) for each in judgement.mixes),
-        ],
-        whether_to_ship=whether_to_ship(judgement.contests),
-        about_models=traits.about_models(judgement.contests),
-        commands=commands(judgement, folder, is_kept),
-        variables_to_set=machine.variables_to_set(judgement.report.environment),
-        not_tried=not_tried(judgement),
-        why_not=why_not(judgement),
-    )
+    return [text for text in (missing, sentences.what_more_time_would_settle(judgement)) if text]
+
+
+def over_sizes(judgement: Judgement) -> list[str]:
+    return [*map(dynamic.answer, judgement.dynamic_ranges), *map(mix.answer, judgement.mixes)]
 
 
 def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:

@@ -9,7 +9,7 @@ from bakeoff.judging.history import History, Run, history_of
 from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Latency, Record, Report, Status
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import markdown, number_format
 from bakeoff.reports.blocks import Block, Items, Picture, Section, Text
@@ -109,26 +109,22 @@ def moment(text: str) -> datetime:
 
 
 def _run_column(heading: str, run: Run) -> Column[Record]:
-    def latency(record: Record) -> Latency | None:
-        return run.records[record.cell.id].latency if record.cell.id in run.records else None
+    def measured(record: Record) -> Record | None:
+        return run.records.get(record.cell.id)
 
     def text(record: Record) -> str:
-        if record.cell.id not in run.records:
+        if (found := measured(record)) is None:
             return NONE
-        median = number_format.milliseconds(known.median_ms) if (known := latency(record)) else ""
-        status = run.records[record.cell.id].status
-        return f"{median} {'' if status is Status.OK else status.value}".strip() or NONE
-
-    def has_failed(record: Record) -> bool:
-        return record.cell.id in run.records and run.records[record.cell.id].status.is_failure
+        median = number_format.milliseconds(found.latency.median_ms) if found.latency else ""
+        return f"{median} {'' if found.status is Status.OK else found.status.value}".strip() or NONE
 
     return Column(
         heading,
         text,
         write=number_format.milliseconds,
         text=text,
-        interval=lambda record: known.median_ci95_ms if (known := latency(record)) else None,
-        is_bad=has_failed,
+        interval=lambda record: found.latency.median_ci95_ms if (found := measured(record)) and found.latency else None,
+        is_bad=lambda record: (found := measured(record)) is not None and found.status.is_failure,
     )
 
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from bakeoff.judging.compare import CellChange, Comparison, Outcome
 from bakeoff.judging.intervals import covered
 from bakeoff.judging.judgement import Judgement
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.text import visible
 from bakeoff.reports import headline, number_format, sentences
@@ -66,26 +67,15 @@ def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element
 
 def _document(report: Report, cases: Iterable[Case], answers: Mapping[str, str] | None = None) -> str:
     root = ElementTree.Element("testsuites", name="bakeoff")
-    suites: dict[str, ElementTree.Element] = {}
-    measured: dict[str, list[Record]] = {}
-    for case, cell, record in cases:
-        if cell.contest_id not in suites:
-            suites[cell.contest_id] = ElementTree.SubElement(
-                root,
-                "testsuite",
-                name=_text(cell.title),
-                timestamp=_text(report.created_at),
-                hostname=_text(report.environment.hostname),
-            )
-            if answers:
-                properties = ElementTree.SubElement(suites[cell.contest_id], "properties")
-                answer = _text(answers[cell.contest_id])
-                ElementTree.SubElement(properties, "property", name="answer", value=answer)
-        suites[cell.contest_id].append(case)
-        measured.setdefault(cell.contest_id, []).extend([record] if record else [])
+    where = {"timestamp": _text(report.created_at), "hostname": _text(report.environment.hostname)}
+    for contest_id, of_contest in grouped(cases, lambda case: case[1].contest_id).items():
+        suite = ElementTree.SubElement(root, "testsuite", {"name": _text(of_contest[0][1].title)} | where)
+        if answers:
+            properties = ElementTree.SubElement(suite, "properties")
+            ElementTree.SubElement(properties, "property", name="answer", value=_text(answers[contest_id]))
+        suite.extend(case for case, _, _ in of_contest)
+        _count(suite, min(_elapsed_s(record for _, _, record in of_contest if record), report.elapsed_s))
     _count(root, report.elapsed_s)
-    for contest_id, suite in suites.items():
-        _count(suite, min(_elapsed_s(measured[contest_id]), report.elapsed_s))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 

@@ -27,6 +27,7 @@ from bakeoff.reports import (
     dynamic,
     end_to_end,
     findings,
+    first_screen,
     generation,
     headline,
     load_report,
@@ -47,7 +48,6 @@ from bakeoff.reports.cell_details import details_of
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.columns import STATUS, anchor, answers_of, columns_of
-from bakeoff.reports.first_screen import AGAIN, FirstScreen, first_screen, not_tried
 from bakeoff.reports.tables import Column, Table, text_table
 
 DETAILS_MD = "details.md"
@@ -88,8 +88,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
 
 def to_cell(judgement: Judgement) -> str:
     palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
-    screen = first_screen(judgement, "")
-    blocks: list[Block] = [Text(text, Look.STRONG) for text in screen.over_sizes]
+    blocks: list[Block] = [Text(text, Look.STRONG) for text in first_screen.over_sizes(judgement)]
     for contest in judgement.contests:
         figures = charts.of_contest(contest, palette, judgement.report)[:1]
         blocks += [
@@ -99,7 +98,7 @@ def to_cell(judgement: Judgement) -> str:
             Items(doubt_sentences.doubts(contest), look=Look.UNSURE),
             Charts(figures),
         ]
-    blocks += [*_what_to_know(screen), Text(" · ".join(machine.summary(judgement.report)), Look.SOFT)]
+    blocks += [*_what_to_know(judgement), Text(" · ".join(machine.summary(judgement.report)), Look.SOFT)]
     return page.render_cell(blocks, palette)
 
 
@@ -110,25 +109,26 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER",
         *(Section(suite_report.title(suite), _suite(suite)) for suite in judgement.suites),
         *_tables_over_sizes(judgement),
         Items(traits.about_models(judgement.contests), bullet="* "),
-        Text(not_tried(judgement), Look.SOFT),
+        Text(first_screen.not_tried(judgement), Look.SOFT),
     ]
     terminal.print_blocks(blocks, console)
     print_answers(judgement, console, folder, is_kept)
 
 
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
-    screen, contests = first_screen(judgement, folder, is_kept), judgement.contests
-    commands = {purpose: lines for purpose, lines in screen.commands.items() if purpose != AGAIN}  # it was just typed
+    contests, commands = judgement.contests, first_screen.commands(judgement, folder, is_kept)
+    commands.pop(first_screen.AGAIN, None)  # it was just typed
+    answers = [*map(suite_report.answer, judgement.suites), *first_screen.over_sizes(judgement)]
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
     blocks: list[Block] = [
         *_commands({purpose: _first_commands(lines) for purpose, lines in commands.items()}),
-        Text(screen.variables_to_set if commands else ""),
+        Text(machine.variables_to_set(judgement.report.environment) if commands else ""),
         Links(list(paths.items()) if is_kept else []),
         Text("" if is_kept else f"{folder} keeps the answer that it had: --keep replaces it by this one.", Look.SOFT),
-        *(Text(text, Look.WARNING) for text in screen.unfinished),
-        Text(screen.whether_to_ship),
+        *(Text(text, Look.WARNING) for text in first_screen.unfinished(judgement)),
+        Text(first_screen.whether_to_ship(contests)),
         Table(answers_of(contests), contests, look=_look_of_answer, has_headings=False),
-        *(Text(text, Look.STRONG) for text in (*screen.of_suites, *screen.over_sizes)),
+        *(Text(text, Look.STRONG) for text in answers),
     ]
     terminal.print_blocks(blocks, console)
 
@@ -137,7 +137,8 @@ def blocks_of(
     judgement: Judgement, folder: str, palette: Palette | None = None, figures: Sequence[Path | str] = ()
 ) -> list[Block]:
     """Return the report of the run in `folder`. A page has charts in the colours of `palette`, Markdown `figures`."""
-    contests, screen = judgement.contests, first_screen(judgement, folder)
+    contests, to_set = judgement.contests, machine.variables_to_set(judgement.report.environment)
+    commands = _commands(first_screen.commands(judgement, folder), MOST_CONTESTS)
     summary = " · ".join(machine.summary(judgement.report))
     pictures, first_picture = _pictures(judgement, figures)
     of_contests = [_contest_section(judgement, number, palette) for number in range(1, len(contests) + 1)]
@@ -155,11 +156,10 @@ def blocks_of(
     return [
         Text(summary, Look.SOFT, on=Surface.MARKDOWN),
         *(block for suite in judgement.suites for block in _suite_answer(suite)),
-        *(Text(text, Look.STRONG) for text in screen.over_sizes),
+        *(Text(text, Look.STRONG) for text in first_screen.over_sizes(judgement)),
         *_answers(contests),
-        *_what_to_know(screen),
-        Section("What to run now", [*_commands(screen.commands, MOST_CONTESTS), Text(screen.variables_to_set)],
-                on=Surface.SHORT | Surface.PAGE),
+        *_what_to_know(judgement),
+        Section("What to run now", [*commands, Text(to_set)], on=Surface.SHORT | Surface.PAGE),
         *(_contents(contests, [*over, *others], surface) for surface in (Surface.MARKDOWN, Surface.PAGE)),
         *over,
         *(replace(section, on=_FILES) for section in _tables_over_sizes(judgement)),
@@ -189,13 +189,14 @@ def _look_of_answer(contest: ContestJudgement) -> Look:
     return Look.UNSURE if headline.is_unsure(contest) else Look.STRONG
 
 
-def _what_to_know(screen: FirstScreen) -> list[Block]:
+def _what_to_know(judgement: Judgement) -> list[Block]:
+    cannot_run = [Items(first_screen.why_not(judgement))]
     return [
-        *(Text(text, Look.WARNING) for text in screen.unfinished),
-        Text(screen.whether_to_ship),
-        Items(screen.about_models),
-        Text(screen.not_tried, Look.SOFT),
-        Section("Why some backends cannot run", [Items(screen.why_not)], is_folded=True, on=_FILES),
+        *(Text(text, Look.WARNING) for text in first_screen.unfinished(judgement)),
+        Text(first_screen.whether_to_ship(judgement.contests)),
+        Items(traits.about_models(judgement.contests)),
+        Text(first_screen.not_tried(judgement), Look.SOFT),
+        Section("Why some backends cannot run", cannot_run, is_folded=True, on=_FILES),
     ]
 
 

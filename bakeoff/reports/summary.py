@@ -9,10 +9,9 @@ from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Report
 from bakeoff.records.text import counted, one_line
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import machine, markdown, number_format, sentences, suite_report
+from bakeoff.reports import first_screen, machine, markdown, number_format, sentences, suite_report
 from bakeoff.reports.blocks import Block, Items, Look, Section, Text
 from bakeoff.reports.columns import answers_of
-from bakeoff.reports.first_screen import first_screen
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 
@@ -28,9 +27,9 @@ REASON_LIMIT = 320
 
 
 def of_run(judgement: Judgement) -> str:
-    report, screen = judgement.report, first_screen(judgement, "")
+    report, over_sizes = judgement.report, first_screen.over_sizes(judgement)[:SUITES_SHOWN]
     blocks = [
-        *(Text(text, Look.STRONG) for text in (*screen.unfinished, *screen.over_sizes[:SUITES_SHOWN])),
+        *(Text(text, Look.STRONG) for text in (*first_screen.unfinished(judgement), *over_sizes)),
         *(_suites(judgement.suites) if judgement.suites else _contests(judgement)),
         Text(f"{_where(report)}. Made {report.created_at}."),
     ]

@@ -1,4 +1,4 @@
-"""`compare(pipeline, call, parts=[...])`: contests of the parts, and then of the whole pipeline."""
+"""`compare(pipeline, call, parts=[...])`: contests of the parts, then of the whole; also of a pipeline of diffusers."""
 
 import json
 import math
@@ -36,8 +36,9 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Cell, Record
 from bakeoff.records.store import Store
-from bakeoff.reports.first_screen import first_screen
+from bakeoff.reports.first_screen import commands
 from tests.reports.samples import cell, constant, ok, report, steady
+from tests.support.diffusion import paint, require_same_image, stable_diffusion
 
 WAVES = (1.0, 1.001, 0.999, 1.002, 0.998, 1.0, 1.001, 0.999)
 
@@ -121,9 +122,9 @@ def test_a_pipeline_with_faster_winners_is_said_to_be_faster(tmp_path: Path) -> 
     assert found.speedup.value == pytest.approx(2.5)
     assert found.contests[0].baseline == "original"
     assert found.contests[0].winner == "with the winners"
-    assert [f"bakeoff.load_parts('{tmp_path}/winners', pipeline)"] in first_screen(
+    assert [f"bakeoff.load_parts('{tmp_path}/winners', pipeline)"] in commands(
         judge(found.report), str(tmp_path)
-    ).commands.values()
+    ).values()
     assert pickle.loads(pickle.dumps(found)).speedup == found.speedup
     assert found.to_dict()["parts"]["first"]["contests"][0]["winner"] == "onnx"
 
@@ -546,3 +547,29 @@ def test_the_command_prints_the_parts_and_the_whole_as_json(
     status, _, err = command_line(*model, "--dry-run")
     assert status == 2
     assert "--dry-run knows no --parts" in err
+
+
+PARTS = ["text_encoder", "unet", "vae.decoder"]
+
+
+@pytest.mark.slow
+def test_parts_of_a_diffusers_pipeline_are_compared_and_put_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pipeline = stable_diffusion(width=32, latents=8)
+    listed = bakeoff.inspect_parts(pipeline, paint)
+    assert set(PARTS) <= {part.name for part in listed.parts}
+    assert listed.parts[0].name == "unet"
+    with torch.no_grad():
+        wanted = paint(pipeline)
+
+    def evaluate(predict: object) -> dict[str, list[float]]:
+        return {"error": (paint(predict) - wanted).abs().flatten()[:500].tolist()}
+
+    found = bakeoff.compare(
+        pipeline, paint, parts=PARTS, backends="eager,onnx", devices="cpu", processes=1, evaluate=evaluate,
+        require="error<0.01", out=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    assert isinstance(found, PipelineResult)
+    assert list(found.parts) == PARTS
+    assert found.contests[0].metrics["with the winners"]["error"].value < 0.01
+    require_same_image(pipeline, found, wanted, most=0.001)

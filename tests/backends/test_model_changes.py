@@ -1,14 +1,24 @@
-"""Modes of eager that change the model compute the same."""
+"""Modes that change the model or its memory layout compute the same, and PyTorch's fused layers are found."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import profile
 
+from bakeoff.backends import fast_path
+from bakeoff.backends.attention_products import attention_as_products, products, products_in_blocks
+from bakeoff.backends.base import ANYWHERE, Mode, Suits
+from bakeoff.backends.memory_format import converted_inputs, converted_module
 from bakeoff.backends.model_changes import attention_of, fold_norms, pad_layers, unaligned_layers, use_sdpa
-from bakeoff.models.base import Inputs
+from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell
+from tests.backends.building import Built, built, loaded
+from tests.support.measuring import by_label, measure
 
 
 class Block(nn.Module):
@@ -100,3 +110,160 @@ def test_models_of_transformers_are_switched_and_what_is_inside_of_them_is_left_
     assert use_sdpa(wrapped, Inputs()) == 0 and attention_of(nn.ReLU()) == ""
     with pytest.raises(Unsupported, match="does not switch its attention: it does not support sdpa"):
         use_sdpa(OfTransformers("eager", refuses=True), Inputs())
+
+
+QUERIES, KEYS, VALUES = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 6)
+SEEN = torch.tensor([True, True, False, True, False])
+MASKS = {"none": None, "bool": SEEN.expand(1, 1, 1, 5), "added": torch.randn(2, 1, 4, 5)}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_it_is_what_pytorch_computes(kind: str, scale: float | None) -> None:
+    wanted = functional.scaled_dot_product_attention(QUERIES, KEYS, VALUES, MASKS[kind], scale=scale)
+    torch.testing.assert_close(products(QUERIES, KEYS, VALUES, MASKS[kind], scale), wanted)
+
+
+@pytest.mark.parametrize("rows", [128, 48, 5, 66])
+@pytest.mark.parametrize("kind", ["bool", "lowest", "infinite"])
+def test_rows_in_blocks_are_what_pytorch_computes_with_whole_blocks_unseen(rows: int, kind: str) -> None:
+    queries, keys, values = torch.randn(1, 2, 4, 8), torch.randn(1, 2, rows, 8), torch.randn(1, 2, rows, 8)
+    is_seen = (torch.arange(rows) < 3).expand(1, 1, 1, rows)
+    lowest = {"lowest": torch.finfo(torch.float32).min, "infinite": float("-inf")}
+    mask = is_seen if kind == "bool" else torch.zeros(is_seen.shape).masked_fill(~is_seen, lowest[kind])
+    wanted = functional.scaled_dot_product_attention(queries, keys, values, mask)
+    for compute in (products, products_in_blocks):
+        torch.testing.assert_close(compute(queries, keys, values, mask, None), wanted)
+
+
+def test_sixteen_bits_are_computed_in_float32_and_float64_stays() -> None:
+    narrow, wide = ([one.to(dtype) for one in (QUERIES, KEYS, VALUES)] for dtype in (torch.bfloat16, torch.float64))
+    found = products(*narrow, None, None)
+    exact = functional.scaled_dot_product_attention(*(one.double() for one in narrow))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, exact.to(torch.bfloat16))
+    torch.testing.assert_close(products(*wide, None, None), functional.scaled_dot_product_attention(*wide))
+
+
+def test_what_it_does_not_compute_stays_pytorchs_and_the_function_comes_back() -> None:
+    before = functional.scaled_dot_product_attention
+    wanted = before(QUERIES, KEYS, VALUES, is_causal=True)
+    with attention_as_products():
+        assert functional.scaled_dot_product_attention is not before
+        torch.testing.assert_close(
+            functional.scaled_dot_product_attention(QUERIES, KEYS, VALUES, is_causal=True), wanted
+        )
+    assert functional.scaled_dot_product_attention is before
+
+
+FUSED = "aten::_transformer_encoder_layer_fwd"
+
+
+def encoder() -> LoadedModel:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=48, batch_first=True)
+    module = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    return LoadedModel(module, (Inputs((torch.randn(2, 8, 32),)), Inputs((torch.randn(2, 8, 32),))))
+
+
+def cell_of(backend: str, mode: str = "default") -> Cell:
+    return Cell(model="mine.py:factory", backend=backend, mode=mode)
+
+
+def operators_of(one: Built) -> set[str]:
+    with profile() as found:
+        one.call(one.sets[0])
+    return {event.key for event in found.key_averages()}
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode", "is_fused"),
+    [
+        ("eager", "default", True),
+        ("eager", "no-fast-path", False),
+        ("torchscript", "default", True),
+        pytest.param("inductor", "default", False, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_eager_and_a_trace_call_the_fused_operator(backend: str, mode: str, is_fused: bool, tmp_path: Path) -> None:
+    with built(cell_of(backend, mode), tmp_path, encoder()) as one:
+        assert (FUSED in operators_of(one)) == is_fused
+        assert fast_path.in_force(one.module) == {"mha_fastpath": is_fused}
+
+
+def test_a_model_without_such_layers_is_refused_with_the_reason(tmp_path: Path) -> None:
+    plain = loaded(nn.Linear(3, 2), 1, 3, sets=1)
+    assert fast_path.in_force(plain.module) == {}
+    cell = cell_of("eager", "no-fast-path")
+    with pytest.raises(Unsupported, match=r"^the model has no nn\.Transformer"), built(cell, tmp_path, plain):
+        pass
+
+
+FACTORY = """
+import torch
+
+def factory():
+    return torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True).eval(), torch.randn(1, 4, 16)
+"""
+
+
+@pytest.mark.slow
+def test_the_records_tell_what_was_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FACTORY)
+    report = measure(tmp_path / "run", "eager", "onnx", models=[f"{path}:factory"])
+    found = {label: record.settings["mha_fastpath"] for label, record in by_label(report).items()}
+    assert found == {"eager": True, "onnx": False}
+
+
+LAST = torch.channels_last
+
+
+def in_order(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=LAST)
+
+
+def test_a_copy_has_its_convolutions_in_order_and_the_callers_module_stays_as_it_was() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+    with torch.inference_mode():
+        copy = converted_module(module)
+    assert in_order(copy[0].weight) and not in_order(module[0].weight)
+    assert torch.equal(copy[0].weight, module[0].weight)
+    assert not copy[0].weight.is_inference()
+    assert copy[3].weight is module[3].weight, "only what changes its place takes memory twice"
+    assert copy[1].running_mean is module[1].running_mean
+
+
+def test_only_tensors_of_four_dimensions_are_put_in_order() -> None:
+    given = Inputs((torch.randn(2, 3, 4, 4), torch.randn(2, 3)), {"mask": torch.ones(2, 3, 4, dtype=torch.long)})
+    images, *others = converted_inputs(given).tensors()
+    assert in_order(images) and torch.equal(images, given.args[0]) and not in_order(given.args[0])
+    assert all(found is tensor for found, tensor in zip(others, given.tensors()[1:], strict=True))
+
+
+def test_a_model_without_convolution_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """A user's own model is only known once it is loaded."""
+    model = loaded(nn.Linear(3, 2), 1, 2, 2, 3, sets=1)
+    cell = Cell(model="mine.py:factory", backend="eager", mode="channels-last")
+    with pytest.raises(Unsupported, match=r"^the model has no 2-D convolution"), built(cell, tmp_path, model):
+        pass
+
+
+def test_the_record_says_which_order_was_in_force(tmp_path: Path) -> None:
+    model = loaded(nn.Conv2d(3, 4, 3), 1, 3, 8, 8, sets=1)
+    cell = Cell(model="mine.py:factory", backend="torchscript", mode="channels-last")
+    with built(cell, tmp_path, model) as one:
+        assert one.compiled.settings()["memory_format"] == "channels_last"
+        assert in_order(one.call(one.sets[0])[0])
+
+
+def test_a_variant_carries_the_name_of_its_mode_and_is_worth_trying_for_convolutions() -> None:
+    plain = Mode(worth_trying=ANYWHERE, any_size=True).in_channels_last()
+    assert plain == Mode(
+        "channels-last", worth_trying=Suits(convolutions=True), channels_last_of="default", any_size=True
+    )
+    graph = Mode("cuda-graph", worth_trying=Suits("cuda"), captures=True).in_channels_last()
+    assert (graph.name, graph.plain_name, graph.captures) == ("cuda-graph-channels-last", "cuda-graph", True)
+    assert graph.worth_trying == Suits("cuda", convolutions=True)
+    assert Mode("other").in_channels_last().worth_trying is None

@@ -35,18 +35,7 @@ FILE = '''
 
 import torch
 
-from bakeoff import (
-    ANYWHERE,
-    AVAILABLE,
-    Backend,
-    Compiled,
-    Finding,
-    FlatModule,
-    Mode,
-    Runtime,
-    ScriptPart,
-    Weight,
-)
+import bakeoff
 
 def always_there(facts):
     yield Finding(weight=Weight.NOTE, text="tracing is old", remedy="none is needed", backends=["tracing"])

@@ -1,7 +1,9 @@
-"""ONNX Runtime: the options of its sessions, where nodes went, and how inputs and outputs are bound."""
+"""ONNX Runtime: sessions, placement and bindings, its plug-ins, none of which falls back; and onnxruntime-genai."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -14,21 +16,29 @@ import numpy
 import pytest
 import torch
 
-from bakeoff import backends
-from bakeoff.backends.exporting import exported_before
-from bakeoff.backends.onnx import Sessions, _depends_on_values, assignment, time_share_of
+from bakeoff import backends, models
+from bakeoff.backends import onnx_plugins as plugins
+from bakeoff.backends.base import BuildContext
+from bakeoff.backends.exporting import export_onnx, exported_before
+from bakeoff.backends.onnx import PROVIDERS, Sessions, _depends_on_values, assignment, time_share_of
+from bakeoff.backends.onnx import _plugin as plugin_of
+from bakeoff.backends.onnx_plugins import OPENVINO, RTX, WEBGPU, Plugin
+from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.onnx import BoundCalls
-from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError
+from bakeoff.measuring.worker.loading import load
+from bakeoff.models.generation import Generating
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Extent, Placement
+from bakeoff.records.schema import DECODE, PREFILL, Cell, Extent, Placement
 from bakeoff.truth.distribution import CALLS, difference
-from tests.backends.building import Built, built
+from bakeoff.truth.generating import compare, generate
+from tests.backends.building import Built, RecordingPhases, built
 from tests.support.cells import cell_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class WatchedSession(onnxruntime.InferenceSession):  # type: ignore[misc]
@@ -73,8 +83,8 @@ def session(one: Built) -> WatchedSession:
 def test_it_runs_wholly_on_the_cpu_provider(one: Built) -> None:
     placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.FULL
-    assert set(placement.engines) == {CPU} and placement.engines[CPU] > 3
-    assert one.compiled.settings()["provider"] == CPU
+    assert set(placement.engines) == {CPU_PROVIDER} and placement.engines[CPU_PROVIDER] > 3
+    assert one.compiled.settings()["provider"] == CPU_PROVIDER
 
 
 def test_the_sessions_options_are_the_cells(one: Built, session: WatchedSession) -> None:
@@ -159,35 +169,35 @@ def session_on(**operators: list[str]) -> Any:
 @pytest.mark.parametrize(
     ("session", "placement"),
     [
-        (session_on(**{CUDA: ["Gemm", "Relu"]}), Placement(extent=Extent.FULL, engines={CUDA: 2})),
+        (session_on(**{CUDA_PROVIDER: ["Gemm", "Relu"]}), Placement(extent=Extent.FULL, engines={CUDA_PROVIDER: 2})),
         (
-            session_on(**{CUDA: ["Gemm"], CPU: ["Gather", "Shape", "Gather"]}),
+            session_on(**{CUDA_PROVIDER: ["Gemm"], CPU_PROVIDER: ["Gather", "Shape", "Gather"]}),
             Placement(
                 extent=Extent.PARTIAL,
-                engines={CUDA: 1, CPU: 3},
+                engines={CUDA_PROVIDER: 1, CPU_PROVIDER: 3},
                 fallbacks=[f"Gather on {CPU} (2)", f"Shape on {CPU} (1)"],
             ),
         ),
         (
-            session_on(**{CPU: ["Gemm", "Gemm"]}),
-            Placement(extent=Extent.FALLBACK, engines={CPU: 2}, fallbacks=[f"Gemm on {CPU} (2)"]),
+            session_on(**{CPU_PROVIDER: ["Gemm", "Gemm"]}),
+            Placement(extent=Extent.FALLBACK, engines={CPU_PROVIDER: 2}, fallbacks=[f"Gemm on {CPU} (2)"]),
         ),
     ],
     ids=["full", "partial", "fallback"],
 )
 def test_nodes_elsewhere_are_named_and_counted(session: Any, placement: Placement) -> None:
-    assert assignment(session, CUDA) == placement
+    assert assignment(session, CUDA_PROVIDER) == placement
 
 
 def test_an_onnxruntime_that_does_not_tell_is_not_guessed_for() -> None:
-    assert assignment(SimpleNamespace(), CPU) is None
+    assert assignment(SimpleNamespace(), CPU_PROVIDER) is None
 
 
-@pytest.mark.skipif(CUDA in onnxruntime.get_available_providers(), reason="this build of ONNX Runtime has CUDA's")
+@pytest.mark.skipif(CUDA_PROVIDER in onnxruntime.get_available_providers(), reason="this build has CUDA's")
 def test_a_build_without_the_provider_says_what_to_install() -> None:
     absent = backends.create("onnx").available(Device("cuda"))
     assert not absent
-    assert CUDA in absent.reason and "pip install onnxruntime-gpu" in absent.reason
+    assert CUDA_PROVIDER in absent.reason and "pip install onnxruntime-gpu" in absent.reason
 
 
 def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,10 +241,10 @@ def test_providers_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> Non
 
 
 def test_shares_of_the_time_need_the_kernels_own_times() -> None:
-    on_cpu = {"cat": "Node", "name": "atan_kernel_time", "dur": 30, "args": {"provider": CPU}}
-    launch = {"cat": "Node", "name": "gemm_kernel_time", "dur": 500, "args": {"provider": CUDA}}
+    on_cpu = {"cat": "Node", "name": "atan_kernel_time", "dur": 30, "args": {"provider": CPU_PROVIDER}}
+    launch = {"cat": "Node", "name": "gemm_kernel_time", "dur": 500, "args": {"provider": CUDA_PROVIDER}}
     kernel = {"cat": "Kernel", "name": "sgemm", "dur": 90}
-    assert time_share_of([on_cpu, launch, kernel]) == {CUDA: 0.75, CPU: 0.25}
+    assert time_share_of([on_cpu, launch, kernel]) == {CUDA_PROVIDER: 0.75, CPU_PROVIDER: 0.25}
     assert time_share_of([on_cpu, launch]) == {}
 
 
@@ -331,3 +341,320 @@ def test_dropout_is_distributed_as_eagers_if_each_call_has_a_seed(tmp_path: Path
         assert difference(drawn(independent), eagers, Precision.FP32) == ""
         assert "has another" in difference(drawn(independent, times=1.1), eagers, Precision.FP32)
         assert "has another" in difference(drawn([seeds.getrandbits(31)] * CALLS), eagers, Precision.FP32)
+
+
+NAME = "onnxruntime-genai"
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 32,
+    "vocab_size": 100,
+}
+IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+
+
+def cell_in_folder(folder: Path, task: str, kind: str = "llama", architecture: str = "LlamaForCausalLM") -> Cell:
+    config = {"model_type": kind, "architectures": [architecture], **SIZES, **IDS}
+    (folder / "config.json").write_text(json.dumps(config))
+    family = Generating(models.find(f"hf:{folder}"))
+    dimensions = family.resolve({"prompt": "6", "new_tokens": "5"})
+    return Cell(model=family.name, dimensions=dimensions, task=task, backend=NAME)
+
+
+@pytest.fixture(params=[("qwen3", "Qwen3ForCausalLM", DECODE), ("llama", "LlamaForCausalLM", PREFILL)])
+def step(request: pytest.FixtureRequest, tmp_path: Path, vision: None) -> Iterator[Built]:
+    pytest.importorskip("onnxruntime_genai")
+    kind, architecture, task = request.param
+    workspace = tmp_path / "artifact"
+    workspace.mkdir()
+    with torch.inference_mode(), built(cell_in_folder(tmp_path, task, kind, architecture), workspace) as found:
+        yield found
+
+
+def test_it_computes_each_set_in_any_order_and_its_caches_are_those_of_the_module(step: Built) -> None:
+    for number in (0, 3, 1, 1, 2, 0):
+        torch.testing.assert_close(step.call(step.sets[number]), step.eager(step.sets[number]), atol=1e-5, rtol=1e-4)
+
+
+def test_outputs_are_those_of_the_last_call(step: Built) -> None:
+    wanted = step.eager(step.sets[0])
+    step.call(step.sets[0])
+    step.compiled.bind(step.sets[1])
+    torch.testing.assert_close(step.compiled.outputs(), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_a_generation_goes_on_from_its_own_tokens_and_the_sets_are_right_afterwards(step: Built) -> None:
+    ours, eager = generate(step.call, step.sets, step.cell), generate(step.eager, step.sets, step.cell)
+    assert ours is not None and eager is not None
+    found = compare(ours, eager)
+    assert found.agreed == found.tokens
+    test_it_computes_each_set_in_any_order_and_its_caches_are_those_of_the_module(step)
+
+
+def test_what_it_leaves_is_its_model_and_a_later_process_starts_from_it(step: Built) -> None:
+    workspace = step.context.workspace
+    assert [path.name for path in workspace.iterdir()] == ["model"]
+    written = (workspace / "model" / "model.onnx").stat().st_mtime_ns
+    with step.backend.build(step.module, step.sets[0], step.context) as again:
+        again.bind(step.sets[0])
+        again.run()
+        torch.testing.assert_close(again.outputs(), step.eager(step.sets[0]), atol=1e-5, rtol=1e-4)
+    assert (workspace / "model" / "model.onnx").stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("vision")
+def test_an_architecture_that_it_does_not_build_is_unsupported(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    cell = cell_in_folder(tmp_path, DECODE, "gpt2", "GPT2LMHeadModel")
+    with pytest.raises(Unsupported, match="onnxruntime-genai builds no GPT2LMHeadModel"), built(cell, tmp_path):
+        pass
+
+
+Install = Callable[[str, object], None]
+CUDA = Device("cuda")
+PLUGIN_SIZES = {"batch": 2, "features": 8, "hidden": 8}
+PROVIDER, ON_CPU = "FakeExecutionProvider", "CPUExecutionProvider"
+
+
+def offer(address: str = "0000:01:00.0", name: str = PROVIDER, kind: str = "GPU") -> Any:
+    hardware = SimpleNamespace(metadata={"pci_bus_id": address}, type=SimpleNamespace(name=kind))
+    return SimpleNamespace(ep_name=name, device=hardware)
+
+
+class Machine:
+    """A machine with one GPU of compute capability 8.6, fake plug-ins, and what they offer."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, install: Install, system: Path) -> None:
+        self.registered: list[tuple[str, str]] = []
+        self.offered: list[Any] = [offer()]
+        self.capability = (8, 6)
+        self.cards = [SimpleNamespace(pci_domain_id=0, pci_bus_id=1, pci_device_id=0)]
+        self.system = system
+        self.refusal = ""
+        for plugin in (RTX, OPENVINO, WEBGPU):
+            library = SimpleNamespace(get_library_path=lambda: "plugin.so", get_ep_name=lambda: PROVIDER, __spec__=True)
+            install(plugin.module, library)
+        system.mkdir()
+        patch.setattr(plugins, "SYSTEM", system)
+        patch.setattr(onnxruntime, "register_execution_provider_library", self.register)
+        patch.setattr(onnxruntime, "get_ep_devices", lambda: [offer(name=ON_CPU), *self.offered])
+        patch.setattr(torch.cuda, "device_count", lambda: len(self.cards))
+        patch.setattr(torch.cuda, "get_device_properties", lambda index: self.cards[index])
+        patch.setattr(torch.cuda, "get_device_capability", lambda index: self.capability)
+        patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=1234))
+
+    def register(self, name: str, library: str) -> None:
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+        self.registered.append((name, library))
+
+    def show(self, where: str, vendor: str = "0x10de", pci_class: str = "0x030000") -> None:
+        folder = self.system / where
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{pci_class}\n")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, install: Install, tmp_path: Path) -> Iterator[Machine]:
+    plugins._register.cache_clear()
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "")  # a session sets it, and it is undone after the test
+    yield Machine(monkeypatch, install, tmp_path / "sys")
+    plugins._register.cache_clear()
+
+
+def reason(plugin: Plugin = RTX, device: Device = CUDA) -> str:
+    with pytest.raises(Unavailable) as caught:
+        plugin.find(device)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("plugin", plugins.KNOWN)
+def test_where_it_is_not_installed_the_reason_says_how_to_get_it(
+    machine: Machine, plugin: Plugin, install: Install
+) -> None:
+    install(plugin.module, None)
+    assert reason(plugin).endswith(f"pip install {plugin.package}") and not machine.registered
+
+
+def test_a_plugin_that_does_not_load_says_why(machine: Machine) -> None:
+    machine.refusal = "libcuda.so.1: cannot open shared object file"
+    assert reason() == f"{RTX.package} does not load: {machine.refusal}"
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1)])
+def test_a_gpu_that_rtx_does_not_serve_is_named_with_its_capability(machine: Machine, capability: Any) -> None:
+    machine.offered, machine.capability = [], capability
+    is_served = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    assert reason().endswith(f"cuda has {capability[0]}.{capability[1]}") is not is_served
+
+
+DRIVER = "a driver that is too old"
+CARD, BUS = "class/drm/card1/device", "bus/pci/devices/0000:01:00.0"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "device", "shown", "said"),
+    [
+        (RTX, CUDA, (), plugins.NO_GPU),
+        (RTX, CUDA, (CARD, "0x1a03"), plugins.NO_GPU),  # a server's own display
+        (RTX, CUDA, (BUS, "0x10de", "0x040300"), plugins.NO_GPU),  # the sound of a card
+        (RTX, CUDA, (CARD,), DRIVER),
+        (RTX, CUDA, (BUS,), DRIVER),
+        (WEBGPU, CPU, (), plugins.NO_GPU),
+        (WEBGPU, CPU, (BUS, "0x8086", "0x020000"), plugins.NO_GPU),
+        (WEBGPU, CPU, (CARD, "0x8086"), DRIVER),
+    ],
+)
+def test_whether_onnxruntime_sees_a_gpu_is_part_of_the_reason(
+    machine: Machine, plugin: Plugin, device: Device, shown: tuple[str, ...], said: str
+) -> None:
+    machine.offered = []
+    if shown:
+        machine.show(*shown)
+    assert said in reason(plugin, device)
+
+
+def test_the_plugin_is_loaded_once_for_all_sessions(machine: Machine) -> None:
+    assert RTX.find(CUDA) is RTX.find(CUDA) is machine.offered[0]
+    assert machine.registered == [(PROVIDER, "plugin.so")]
+
+
+def test_of_several_gpus_it_takes_the_one_with_the_same_address(machine: Machine) -> None:
+    machine.cards = [SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0) for bus in (0x65, 0xCA)]
+    machine.offered = [offer("0000:CA:00.0"), offer("0000:17:00.0")]
+    assert RTX.find(Device("cuda:1")) is machine.offered[0]
+    assert f"{RTX.package} offers nothing for cuda:0" in reason(RTX, Device("cuda:0"))
+
+
+def test_for_inputs_in_host_memory_it_takes_the_cpu_and_otherwise_what_there_is(machine: Machine) -> None:
+    machine.offered = [offer(), offer(kind="CPU")]
+    assert OPENVINO.find(CPU) is machine.offered[1]
+    assert RTX.find(CUDA) is machine.offered[0]
+    machine.offered = [offer(name=f"{PROVIDER}.AUTO", kind="CPU"), offer()]
+    assert WEBGPU.find(CPU) is machine.offered[1]
+
+
+def test_what_a_build_of_onnxruntime_has_itself_stands_in_for_a_missing_plugin(
+    machine: Machine, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built_in = [PROVIDERS[OPENVINO.mode], ON_CPU]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: built_in)
+    assert plugin_of(OPENVINO.mode) is OPENVINO and plugin_of("cpu") is None
+    install(OPENVINO.module, None)
+    assert plugin_of(OPENVINO.mode) is None
+    built_in.remove(PROVIDERS[OPENVINO.mode])
+    assert plugin_of(OPENVINO.mode) is OPENVINO  # whose reason says what to install
+
+
+def test_an_installed_plugin_without_a_row_gets_a_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onnxruntime_ep_some_thing.py").touch()
+    (tmp_path / f"{WEBGPU.module}.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (other,) = (plugin for plugin in plugins._others() if "some" in plugin.mode)
+    assert (other.mode, other.package, other.device) == ("ep-some-thing", "onnxruntime-ep-some-thing", "")
+    assert other.caveat
+
+
+class Options(onnxruntime.SessionOptions):  # type: ignore[misc,name-defined]
+    """Session options that take a fake device, and so leave every node to the CPU."""
+
+    given: Any = None
+
+    def add_provider_for_devices(self, devices: list[Any], options: dict[str, str]) -> None:
+        type(self).given = (devices, options)
+
+
+def context_in(folder: Path, precision: str = "fp32", axes: tuple[OpenAxis, ...] = ()) -> BuildContext:
+    cell = cell_of("mlp", "onnx", PLUGIN_SIZES, mode=RTX.mode, device=CUDA, precision=precision)
+    return BuildContext(cell, RecordingPhases(), folder, threads=1, open_axes=axes)
+
+
+@pytest.mark.parametrize(("precision", "override"), [("fp32", "0"), ("tf32", "1")])
+def test_a_session_runs_on_the_plugins_device_and_on_the_current_stream_and_nowhere_else(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, override: str
+) -> None:
+    """The session is real. Only the plug-in is missing from it."""
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    model = load(cell_of("mlp", "onnx", PLUGIN_SIZES))
+    exported = export_onnx(model.module, model.inputs[0], tmp_path)
+    axes = (OpenAxis(tensor=0, axis=0, dimensions=("batch",), low=1, high=4),)
+    with pytest.raises(Exception, match="fallback to CPU EP has been explicitly disabled"):
+        Sessions(exported, context_in(tmp_path, precision, axes), RTX.mode, model.inputs[0]).open()
+    name = exported.input_names[0]
+    assert Options.given == (
+        machine.offered,
+        {
+            "has_user_compute_stream": "1",
+            "user_compute_stream": "1234",
+            "nv_runtime_cache_path": str(tmp_path),
+            "nv_profile_min_shapes": f"{name}:1x8",
+            "nv_profile_opt_shapes": f"{name}:2x8",
+            "nv_profile_max_shapes": f"{name}:4x8",
+        },
+    )
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == override
+
+
+def test_a_build_where_it_is_missing_ends_as_unavailable_before_anything_is_exported(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.offered, machine.capability = [], (9, 0)
+    model, context = load(cell_of("mlp", "onnx", PLUGIN_SIZES)), context_in(tmp_path)
+    with pytest.raises(Unavailable, match=r"cuda has 9\.0"):
+        backends.create("onnx").build(model.module, model.inputs[0], context)
+    assert isinstance(context.phase, RecordingPhases) and not context.phase.names
+
+
+def test_onnxruntime_has_what_plugins_are_loaded_with() -> None:
+    """The CPU is a device that ONNX Runtime itself offers, in the form of a plug-in's."""
+    (cpu,) = (offer for offer in onnxruntime.get_ep_devices() if offer.ep_name == ON_CPU)
+    assert cpu.device.type.name == "CPU" and dict(cpu.device.metadata) is not None
+    options = onnxruntime.SessionOptions()
+    options.add_provider_for_devices([cpu], {})
+    with pytest.raises(Exception, match="no-such-plugin"):
+        onnxruntime.register_execution_provider_library("none", "/no-such-plugin.so")
+
+
+with_openvino = pytest.mark.skipif(not OPENVINO.is_installed, reason=f"pip install {OPENVINO.package}")
+
+
+@with_openvino
+@pytest.mark.parametrize("model", ["mlp", "conv", "transformer"])
+def test_openvinos_plugin_runs_whole_models_in_float32(model: str, tmp_path: Path) -> None:
+    """Without its hint for the precision, errors are above 1e-3 on a CPU that multiplies bf16."""
+    with built(cell_of(model, "onnx", mode=OPENVINO.mode), tmp_path) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]), rtol=1e-4, atol=1e-5)
+        placement = one.compiled.placement()
+        assert placement and placement.extent is Extent.FULL
+        assert list(placement.engines) == [OPENVINO.provider()]
+
+
+DETERMINANTS = """
+import torch
+
+class Determinants(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.det(torch.tanh(x))
+
+def factory():
+    return Determinants(), torch.randn(2, 8, 8)
+"""
+
+
+@with_openvino
+def test_what_openvinos_plugin_leaves_to_the_cpu_is_named(tmp_path: Path) -> None:
+    (tmp_path / "determinants.py").write_text(DETERMINANTS)
+    cell = Cell(model=f"{tmp_path / 'determinants.py'}:factory", backend="onnx", mode=OPENVINO.mode)
+    with built(cell, tmp_path) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        placement = one.compiled.placement()
+        assert placement and (placement.extent, placement.time_share) == (Extent.PARTIAL, {})
+        assert placement.fallbacks == [f"Det on {ON_CPU} (1)"]
+        with pytest.raises(Unsupported, match=OPENVINO.provider()):
+            one.compiled.profiler(one.module)

@@ -33,12 +33,12 @@ NOT_RUN = {
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pipx? ": "changes what is installed",
     r" (explain|blame) ": "builds cells of a run again; tests/why does it with small models",
-    r" start results/": "starts processes for a minute; tests/shipping/test_starts.py starts a small folder",
-    r" publish results/": "needs two runs; tests/reports/test_site.py publishes two",
+    r" start results/": "starts processes for a minute; tests/shipping/test_loading.py starts a small folder",
+    r" publish results/": "needs two runs; tests/reports/test_page.py publishes two",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
-    r" max-batch ": "takes minutes; tests/commands/test_max_batch.py finds a batch",
-    r" run-script ": "runs a script of the reader's; tests/commands/test_run_script.py runs several",
-    r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_environments.py makes an environment",
+    r" max-batch ": "takes minutes; tests/commands/test_checks.py finds a batch",
+    r" run-script ": "runs a script of the reader's; tests/commands/test_bisection.py runs several",
+    r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_bisection.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",
     r"report results/zoo-1 ": "joins runs on GPUs; tests/reports/test_suite_report.py joins two",
@@ -49,15 +49,15 @@ NOT_RUN = {
     ),
     r"--preset zoo-small": "measures 53 models; tests/scaling/test_pool.py measures side by side",
     r"--preset serving": "takes minutes; tests/measuring/test_load_run.py puts cells under load",
-    r"^tritonserver |--format triton": "nothing here is a server; tests/shipping/test_triton_server.py exports for one",
-    r"--format cpp": "needs CMake; tests/shipping/test_cpp_program.py builds the program",
+    r"^tritonserver |--format triton": "nothing here is a server; tests/shipping/test_export.py exports for one",
+    r"--format cpp": "needs CMake; tests/shipping/test_export.py builds the program",
     r"^python -m pytest -m container": "is the test that it names",
 }
 """Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""
 
 FOLLOWED = {
     "docs/how-to-add-a-backend.md": "tests/docs/test_how_to_add_a_backend.py follows the page",
-    "docs/adding-a-model.md": "tests/docs/test_adding_a_model.py follows the page",
+    "docs/adding-a-model.md": "tests/docs/test_how_to_add_a_backend.py follows the page",
 }
 """Pages that another test follows, in a copy of the checkout."""
 

@@ -1,4 +1,4 @@
-"""Follows docs/how-to-add-a-backend.md: its file, its row and its commands, in a copy of the checkout."""
+"""Follows docs/how-to-add-a-backend.md and docs/adding-a-model.md, in a copy of the checkout."""
 
 import re
 import shlex
@@ -72,3 +72,37 @@ def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > 10, done.stdout
+
+
+MODEL_PAGE = ROOT / "docs/adding-a-model.md"
+(MODEL_ROW,) = (line for line in MODEL_PAGE.read_text().splitlines(keepends=True) if line.startswith('    "gated": '))
+LIST, MODEL_RUN = (command.text.split() for command in commands.commands(MODEL_PAGE))
+
+
+@pytest.fixture(scope="module")
+def checkout_with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the checkout and add the page's file and row."""
+    return commands.copy_checkout(
+        tmp_path_factory.mktemp("checkout"), commands.files(MODEL_PAGE), "bakeoff/models/__init__.py", MODEL_ROW
+    )
+
+
+@pytest.mark.slow
+def test_the_run_measures_the_new_model(checkout_with_model: Path, tmp_path: Path) -> None:
+    done = commands.follow(
+        [*MODEL_RUN, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run")], checkout_with_model
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = report_file.read(tmp_path / "run").records
+    assert {(record.cell.model, record.cell.dimensions["features"], record.cell.backend) for record in records} == {
+        ("gated", 128, "eager"),
+        ("gated", 128, "torchscript"),
+    }
+    assert {record.status for record in records} == {Status.OK}
+
+
+@pytest.mark.slow
+def test_it_is_listed(checkout_with_model: Path) -> None:
+    done = commands.follow(LIST, checkout_with_model)
+    assert done.returncode == 0, done.stderr
+    assert " gated " in done.stdout and "gated linear unit" in done.stdout

@@ -1,7 +1,9 @@
-"""Two runs against each other: what was planted is found, what only the machine did is not."""
+"""Several runs: two against each other, one of each machine, and the steps of a bisection."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.judging.bisection import Bisection, Call, TriedVersion, call_of, judge_step
 from bakeoff.judging.change import Change, latency_change, relative_change
 from bakeoff.judging.compare import (
     CellChange,
@@ -22,13 +25,19 @@ from bakeoff.judging.compare import (
 )
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import Fit, fit
+from bakeoff.judging.history import history_of
+from bakeoff.judging.machines import machines_of, names_of, parse_prices
+from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import Burst, Record, Report, Status
+from bakeoff.records.schema import Burst, Cell, Energy, Interval, Ratio, Record, Report, Status, Throughput
+from bakeoff.reports import markdown
+from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from bakeoff.reports.comparison import COMMENT_LIMIT, headline, to_markdown
+from bakeoff.reports.machines import answer, blocks_of
 from bakeoff.reports.number_format import spell_change
-from tests.reports.samples import cell, environment, failed, ok, report, steady, under
+from tests.reports.samples import cell, environment, failed, ok, once, over_processes, report, roofline, steady, under
 from tests.support.golden import same_as_golden
 
 EAGER_MS = 1.7
@@ -592,3 +601,248 @@ def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:
     text = to_markdown(compare(report(before), report(records)))
     assert len(text) <= COMMENT_LIMIT
     assert "it would not fit into a comment" in text and "<details>" not in text
+
+
+def build(median_ms: float, label: str, device: str = "cpu", model: str = "conv") -> Record:
+    """Return a record of a cell that does ten calls in the time of its median, at 2 mJ each."""
+    made = ok(cell(label, model=model, device=Device(device)), over_processes(median_ms))
+    throughput = Throughput(calls_per_s=1e4 / median_ms, blocks=3, block_s=0.1)
+    energy = Energy(joules_per_call=0.002, idle_w=100, calls=1000, seconds=1, source="NVML, the whole GPU")
+    return made.model_copy(update={"throughput": throughput, "energy": energy})
+
+
+def test_the_fastest_machine_and_the_cheapest_one_are_named() -> None:
+    reports = {
+        "large": report([build(4.0, "eager", "cuda"), build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]),
+        "small": report([build(9.0, "eager"), build(3.0, "onnx")]),
+    }
+    found = machines_of(reports, {"large": 3.6, "small": 0.36})
+    (question,) = found.questions
+    assert "cpu" not in question.title and "cuda" not in question.title
+    assert [offer.machine for offer in question.offers] == ["large", "small"]
+    assert question.fastest == ["large"]
+    assert question.cheapest is question.offers[1]
+    # 3.6 an hour is 0.001 a second: a million calls take 100 s on the large machine, and 300 s on the small one
+    assert [offer.price_per_million for offer in question.offers] == pytest.approx([0.1, 0.03])
+
+
+def test_a_rate_that_other_load_held_down_may_be_that_of_the_cheapest_machine() -> None:
+    small = build(3.0, "onnx")
+    dear = build(1.0, "onnx")
+    held = dear.model_copy(update={"throughput": Throughput(calls_per_s=100.0, blocks=3, block_s=0.1)})
+    assert held.is_throughput_doubtful
+    for fast, candidates in ((dear, ["small"]), (held, ["small", "large"])):
+        reports = {"large": report([build(4.0, "eager"), fast]), "small": report([build(9.0, "eager"), small])}
+        (question,) = machines_of(reports, {"large": 3.6, "small": 0.36}).questions
+        assert [offer.machine for offer in question.maybe_cheapest] == candidates
+        assert (question.cheapest is None) is (fast is held)
+
+
+def test_machines_whose_intervals_overlap_are_not_told_apart() -> None:
+    reports = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
+    (question,) = machines_of(reports).questions
+    assert set(question.fastest) == {"a", "b"} and question.cheapest is None
+
+
+def test_a_machine_that_never_tried_what_is_fastest_elsewhere_is_named() -> None:
+    reports = {
+        "a": report([build(2.0, "eager", "cuda"), build(0.5, "inductor", "cuda")]),
+        "b": report([build(2.1, "eager", "cuda"), build(2.0, "onnx", "cuda")]),
+        "c": report([build(9.0, "eager")]),
+    }
+    found = machines_of(reports)
+    assert found.questions[0].untried == {"b": ["inductor"]}, "c has another kind of device"
+    del reports["b"]
+    assert machines_of(reports).questions[0].untried == {}
+
+
+def test_widths_of_one_model_are_kept_apart() -> None:
+    """Two runs of `live:Net`: no dimension says that one of them is twice as wide."""
+
+    def run(flops: int, device: str = "cpu") -> Report:
+        record = build(2.0, "eager", device, model="live:Net")
+        floor = roofline(2.0).model_copy(update={"flops": flops})
+        return report([record.model_copy(update={"roofline": floor})])
+
+    alike = machines_of({"a": run(1_000), "b": run(1_000, "cuda")})
+    assert len(alike.questions) == 1 and "FLOP" not in alike.questions[0].title
+    differing = machines_of({"a": run(1_000), "b": run(4_000, "cuda")})
+    assert not differing.questions
+    assert differing.asked_once == ("live:Net (1,000 FLOP), fp32", "live:Net (4,000 FLOP), fp32")
+    runs = {(datetime(2026, 1, day, tzinfo=UTC), f"run{day}"): run(flops) for day, flops in ((1, 1_000), (2, 4_000))}
+    assert len(history_of(runs, []).contests) == 2
+
+
+def test_runs_of_one_host_are_of_one_machine() -> None:
+    reports = {name: report([build(2.0, "eager")]) for name in ("a", "b", "c")}
+    elsewhere = reports["c"].environment.model_copy(update={"hostname": "other"})
+    reports["c"] = reports["c"].model_copy(update={"environment": elsewhere})
+    found = machines_of(reports)
+    assert found.hosts == [["a", "b"], ["c"]]
+
+
+def test_machines_are_told_as_before() -> None:
+    small, large = [build(9.0, "eager"), build(3.0, "onnx")], [build(4.0, "eager", "cuda")]
+    fast = [*large, build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]
+    alike = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
+    held = small[1].model_copy(update={"throughput": Throughput(calls_per_s=9.0, blocks=3, block_s=0.1)})
+    cases = {
+        "priced": machines_of({"large": report(fast), "small": report(small)}, {"large": 3.6, "small": 0.36}),
+        "alike": machines_of(alike),
+        "a rate held down": machines_of(
+            {"large": report(fast), "small": report([held, build(9.0, "eager")])}, {"large": 0.36, "small": 3.6}
+        ),
+        "one never tried": machines_of({"a": report(fast), "b": report([*large, build(2.0, "onnx", "cuda")])}),
+        "no common model": machines_of({"a": report(small), "b": report([build(2.0, "eager", model="mlp")])}),
+    }
+    lines = []
+    for name, found in cases.items():
+        lines += [f"## {name}", *map(answer, found.questions), markdown.render(blocks_of(found))]
+    same_as_golden("several_machines.md", "\n".join(lines))
+
+
+@pytest.mark.parametrize("text", ["2.5/h", "h200=2.5", "h200=x/h", "h200=-1/h", "=1/h"])
+def test_a_price_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write what an hour of a machine costs"):
+        parse_prices([text])
+
+
+def test_a_price_of_an_unknown_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'h200'"):
+        machines_of({"h200": report([build(2.0, "eager")])}, parse_prices(["h20=2.5/h"]))
+
+
+def test_machines_are_named_by_the_folders_of_their_reports(tmp_path: Path) -> None:
+    for name in ("x/h200", "y/h200", "cpu"):
+        (tmp_path / name).mkdir(parents=True)
+    assert names_of([tmp_path / "x" / "h200" / "report.json", tmp_path / "cpu"]) == ["h200", "cpu"]
+    with pytest.raises(UsageError, match="two folders are named h200"):
+        names_of([tmp_path / "x" / "h200", tmp_path / "y" / "h200"])
+
+
+VERSIONS = tuple(f"1.{minor}" for minor in range(12))
+
+
+def ratio(value: float, half_width: float = 0.005, processes: int = 10) -> Ratio:
+    interval = Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))
+    return Ratio(value=value, ci95=interval, paired=True, processes=processes)
+
+
+def walked(judge: Callable[[str], TriedVersion], versions: tuple[str, ...] = VERSIONS) -> Bisection:
+    """Return the bisection after all the steps that it asks for."""
+    found = Bisection(package="toy", backend="onnx", versions=versions)
+    while version := found.next_version:
+        found = found.model_copy(update={"steps": (*found.steps, judge(version))})
+    return found
+
+
+def slow_from(first: str, odd: Mapping[str, Call] | None = None) -> Callable[[str], TriedVersion]:
+    """Return a judge to whom every version from `first` on takes 1.3 times as long."""
+
+    def judge(version: str) -> TriedVersion:
+        is_slow = VERSIONS.index(version) >= VERSIONS.index(first)
+        call = (odd or {}).get(version, Call.SLOW if is_slow else Call.FAST)
+        if call is Call.SKIPPED:
+            return TriedVersion(version=version, call=call, reason="no wheel")
+        above = 1.3 if is_slow else 1.0
+        return TriedVersion(version=version, call=call, over_good=ratio(above), below_bad=ratio(1.3 / above))
+
+    return judge
+
+
+@pytest.mark.parametrize("first", VERSIONS[1:])
+def test_the_first_slow_version_is_found_in_few_steps(first: str) -> None:
+    found = walked(slow_from(first))
+    assert found.first_slow is not None and found.first_slow.version == first
+    assert len(found.steps) <= 1 + math.ceil(math.log2(len(VERSIONS) - 1))
+
+
+def test_two_neighbours_need_one_step() -> None:
+    found = walked(slow_from("1.1"), ("1.0", "1.1"))
+    assert [step.version for step in found.steps] == ["1.1"] and found.first_slow is found.steps[0]
+
+
+ODD = {"1.5": Call.SKIPPED, "1.6": Call.UNDECIDED}
+
+
+def ending_at_once(call: Call, above: float) -> Bisection:
+    return walked(lambda version: TriedVersion(version=version, call=call, over_good=ratio(above)))
+
+
+def in_two_steps(version: str) -> TriedVersion:
+    return TriedVersion(version=version, call=Call.SLOW, over_good=ratio(1.2), below_bad=ratio(1.1))
+
+
+CASES: dict[str, Bisection] = {
+    "a first slow version": walked(slow_from("1.7")),
+    "odd versions beside it": walked(slow_from("1.9", ODD)),
+    "odd versions around it": walked(slow_from("1.6", ODD)),
+    "ends alike": ending_at_once(Call.FAST, 1.0),
+    "the end is faster": ending_at_once(Call.FAST, 0.8),
+    "ends not told apart": ending_at_once(Call.UNDECIDED, 1.03),
+    "a slowdown in two versions": walked(in_two_steps),
+}
+
+
+def test_bisections_are_told_as_before() -> None:
+    lines = []
+    for name, found in CASES.items():
+        steps = [step_line(found, step) for step in found.steps]
+        table = steps_table(found)
+        rows = [" | ".join(column.text_of(row) for column in table.columns) for row in table.rows]
+        lines += [f"{name}: {told}" for told in (*steps, *rows, conclusion(found))]
+    same_as_golden("bisections.txt", "\n".join(lines))
+
+
+def test_what_is_skipped_or_undecided_is_walked_around() -> None:
+    found = CASES["odd versions beside it"]
+    assert found.first_slow is not None and found.first_slow.version == "1.9"
+    found = CASES["odd versions around it"]
+    assert found.suspects == ("1.5", "1.6", "1.7") and found.first_slow is None
+    assert {step.version for step in found.steps} >= {"1.4", "1.5", "1.6", "1.7"}
+    assert [len(CASES[name].steps) for name in ("ends alike", "the end is faster", "ends not told apart")] == [1, 1, 1]
+    found = CASES["a slowdown in two versions"]
+    assert found.first_slow is not None and found.first_slow.version == "1.1"
+
+
+@pytest.mark.parametrize(
+    ("over_good", "below_bad", "call"),
+    [
+        (ratio(1.3), None, Call.SLOW),
+        (ratio(1.0), None, Call.FAST),
+        (ratio(0.8), None, Call.FAST),
+        (ratio(1.0, half_width=0.2), None, Call.UNDECIDED),
+        (ratio(1.0, processes=1), None, Call.UNDECIDED),
+        (ratio(1.3), ratio(1.0), Call.SLOW),
+        (ratio(1.3), ratio(1.2), Call.SLOW),
+        (ratio(1.0), ratio(1.3), Call.FAST),
+        (ratio(0.9), ratio(1.4), Call.FAST),
+        (ratio(1.03, half_width=0.025), ratio(1.3), Call.UNDECIDED),
+        (ratio(1.1, half_width=0.3), ratio(1.1, half_width=0.3), Call.UNDECIDED),
+    ],
+)
+def test_a_step_says_what_the_verdict_would(over_good: Ratio, below_bad: Ratio | None, call: Call) -> None:
+    assert call_of(over_good, below_bad) is call
+
+
+def measured_versions(latencies_ms: Mapping[str, float]) -> list[Record]:
+    made = []
+    for name, level_ms in latencies_ms.items():
+        record = once(level_ms, "onnx")
+        made.append(record.model_copy(update={"cell": record.cell.model_copy(update={"environment": name})}))
+    return made
+
+
+def test_a_step_is_judged_from_the_records_of_its_contest() -> None:
+    records = measured_versions({"a": 1.0, "b": 1.5, "c": 1.5})
+    step = judge_step("2", records, "a", "b", "c")
+    assert step.call is Call.SLOW and step.over_good and step.below_bad
+    assert (step.over_good.value, step.below_bad.value) == (pytest.approx(1.5), pytest.approx(1.0))
+    assert judge_step("3", records, "a", "b", "b").below_bad is None
+
+
+def test_a_version_with_which_the_model_fails_is_skipped() -> None:
+    broken = Cell(model="mlp", backend="onnx", environment="c")
+    records = [*measured_versions({"a": 1.0, "b": 1.5}), failed(broken, Status.CRASH, "died of signal 11")]
+    step = judge_step("2", records, "a", "b", "c")
+    assert (step.call, step.reason) == (Call.SKIPPED, "onnx@c ended as crash: died of signal 11")

@@ -1,41 +1,66 @@
+"""Who is ranked, who wins, who ties, what is open, and how sure that is, by one rule for every question.
+
+Also who is on the front of all aims, who is surely beaten, and what a ratio allows to say.
+"""
+
+from __future__ import annotations
+
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bakeoff.judging.answer import Certainty
+from bakeoff.judging import doubts_of_cells as of_cells
+from bakeoff.judging import doubts_of_winner as of_winner
+from bakeoff.judging.answer import Answer, Certainty, Question, Score, Shared, Term, rank
 from bakeoff.judging.constraints import RequirementMissed, Requirements
-from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.contest import ContestJudgement, dominates, front_of, judge_contest
 from bakeoff.judging.costs import BreakEven
-from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
+from bakeoff.judging.decision import (
+    FEWEST_FOR_NARROW_LEAD,
+    FEWEST_PROCESSES,
+    MARGIN,
+    MARGIN_UNPAIRED,
+    MAX_PROCESSES,
+    Relation,
+    is_decided,
+    may_be_decided,
+    relation,
+)
 from bakeoff.judging.doubt import Doubt, OfRecords
-from bakeoff.judging.doubts_of_cells import (
-    CoarseCheck,
-    FreshMemory,
-    PartlyElsewhere,
-    ProcessSpread,
-    RoughLatency,
-    SettledLate,
-)
-from bakeoff.judging.doubts_of_winner import (
-    ModelChanges,
-    NoBaseline,
-    NotRanked,
-    NotToldApart,
-    Undecided,
-    Unpaired,
-)
-from bakeoff.judging.judgement import contests_of
-from bakeoff.judging.ranking import Ranking, undecided
+from bakeoff.judging.estimate import ratio_over_processes, series_of
+from bakeoff.judging.fit import Fit, fit
+from bakeoff.judging.judgement import contests_of, judge
+from bakeoff.judging.ranking import Ranking, beaten, contenders, undecided
+from bakeoff.judging.start_times import judge_starts
 from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
-from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
+from bakeoff.records.schema import (
+    Extent,
+    Interval,
+    LeftEarly,
+    Memory,
+    Phase,
+    Placement,
+    Ratio,
+    Record,
+    RecordedSize,
+    Status,
+    Throughput,
+)
+from bakeoff.records.start_samples import Start, StartedCell
+from tests.judging.test_costs import carrying
+from tests.judging.test_suites import SIZES, staged
 from tests.reports.samples import (
     LAYOUTS,
+    MIB,
     accuracy,
     caveat,
     cell,
+    constant,
     conv_on_cpu,
     failed,
     lived,
@@ -108,7 +133,7 @@ def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> Non
     pays = contest.cells[0].break_even
     # 20 s beyond a thousand steady calls, and half a second of building, against 1 ms a call
     assert pays is not None and pays.calls == pytest.approx(20_501, abs=1)
-    assert doubt(contest, SettledLate) == SettledLate("hotpath", calls=1000, seconds=21.0)
+    assert doubt(contest, of_cells.SettledLate) == of_cells.SettledLate("hotpath", calls=1000, seconds=21.0)
     assert contest.cells[0].record.build_s == pytest.approx(0.5)
 
 
@@ -141,13 +166,13 @@ def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
     contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
     assert contest.fastest.winner == "onnx"
     assert [judged.label for judged in contest.unranked] == ["openvino"]
-    assert contest.doubts == (NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
+    assert contest.doubts == (of_winner.NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
 
 
 def test_a_cell_that_strict_failed_is_not_ranked_however_fast() -> None:
     contest = judge_contest(strictly_on_cpu())
     assert ranks(contest) == {"eager": 1}
-    found = {found.labels[0]: found.status for found in contest.doubts if isinstance(found, NotRanked)}
+    found = {found.labels[0]: found.status for found in contest.doubts if isinstance(found, of_winner.NotRanked)}
     assert found == {"onnx": "fallback", "openvino": "fallback", "inductor": "error"}
 
 
@@ -163,9 +188,11 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
-    assert doubt(contest, NoBaseline) == NoBaseline("eager", ("onnx", "inductor"))
+    assert doubt(contest, of_winner.NoBaseline) == of_winner.NoBaseline("eager", ("onnx", "inductor"))
     asked = judge_contest([once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")])
-    assert doubt(asked, NoBaseline) == NoBaseline("eager"), "what was asked for need not be asked for again"
+    assert doubt(asked, of_winner.NoBaseline) == of_winner.NoBaseline("eager"), (
+        "what was asked for need not be asked for again"
+    )
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -175,38 +202,42 @@ def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
     eager = ok(cell("eager"), steady([2.0] * processes), status=Status.INCORRECT, reason="wrong", accuracy=found_by)
     for others in (["onnx", "inductor"], ["onnx"]):
         contest = judge_contest([*(lived(place + 1.0, name) for place, name in enumerate(others)), eager])
-        changes = doubt(contest, ModelChanges)
+        changes = doubt(contest, of_winner.ModelChanges)
         assert changes.label == "eager"
         assert contest.doubts_by_effect[Effect.WINNER] == (changes,)
         assert contest.answer.doubt == changes
-        assert NoBaseline not in map(type, contest.doubts), "eager has numbers"
+        assert of_winner.NoBaseline not in map(type, contest.doubts), "eager has numbers"
     at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
-    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
+    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
     unchecked = ok(cell("eager"), steady([2.0]), doubts=[Unchecked(why=EAGER_DIFFERS)])
-    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), ModelChanges).label == "eager"
+    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), of_winner.ModelChanges).label == "eager"
     inductor = ok(cell("inductor"), steady([2.0]), status=Status.INCORRECT, reason="wrong", accuracy=accuracy())
-    assert ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
+    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
 
 
 def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
     level = 1 + MARGIN_UNPAIRED - 0.05
     contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
     assert contest.fastest.tied == ("onnx", "inductor")
-    assert Unpaired in kinds(contest)
+    assert of_winner.Unpaired in kinds(contest)
     assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).fastest.winner == "onnx"
 
 
 def test_engines_that_did_nothing_did_not_do_the_work() -> None:
     placement = Placement(extent=Extent.FALLBACK, engines={"inductor graphs": 0, "library calls": 2})
     contest = judge_contest([once(1.0, "onnx", placement=placement)])
-    assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, (), ("library calls",))
+    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
+        "onnx", Extent.FALLBACK, (), ("library calls",)
+    )
 
 
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
     contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[caveat("never steady")])])
-    assert doubt(contest, OfRecords) == OfRecords(caveat("never steady"), ("onnx",))
-    assert doubt(contest, PartlyElsewhere) == PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",))
+    assert doubt(contest, OfRecords) == OfRecords(("onnx",), caveat("never steady"))
+    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
+        "onnx", Extent.FALLBACK, ("CPUExecutionProvider",)
+    )
 
 
 def test_a_doubt_that_several_records_share_is_one() -> None:
@@ -216,8 +247,8 @@ def test_a_doubt_that_several_records_share_is_one() -> None:
         once(3.0, "openvino"),
     ]
     assert judge_contest(records).doubts == (
-        OfRecords(caveat("odd"), ("onnx",)),
-        OfRecords(caveat("no trend"), ("onnx", "eager")),
+        OfRecords(("onnx",), caveat("odd")),
+        OfRecords(("onnx", "eager"), caveat("no trend")),
     )
 
 
@@ -234,7 +265,7 @@ def test_processes_that_disagree_leave_the_verdict_open() -> None:
     assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.is_open) == (None, ("onnx", "inductor"), True)
     assert undecided(records) == [("onnx", "inductor")]
     ratios = {"inductor": contest.fastest.leads["inductor"]}
-    assert doubt(contest, Undecided) == Undecided("onnx", ratios, processes=3)
+    assert doubt(contest, of_winner.Undecided) == of_winner.Undecided("onnx", ratios, processes=3)
     assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [0.9995, 1.03, 3.001]
 
 
@@ -251,7 +282,7 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
     assert undecided(records) == [("onnx", "openvino")]
     contest = judge_contest(records)
     assert (contest.fastest.leader, contest.fastest.is_open) == ("onnx", True)
-    assert list(doubt(contest, Undecided).ratios) == ["openvino"]
+    assert list(doubt(contest, of_winner.Undecided).ratios) == ["openvino"]
 
 
 def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner() -> None:
@@ -261,7 +292,7 @@ def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner(
     ]
     contest = judge_contest([lived(1.0, "onnx"), lived(1.05, "inductor"), ok(cell("openvino"), elsewhen)])
     assert contest.fastest.winner == "onnx"
-    assert list(doubt(contest, NotToldApart).ratios) == ["openvino"]
+    assert list(doubt(contest, of_winner.NotToldApart).ratios) == ["openvino"]
 
 
 def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
@@ -271,7 +302,7 @@ def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_pr
     assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
     assert (contest.fastest.winner, contest.doubts) == (
         "onnx",
-        (doubt(contest, ProcessSpread), doubt(contest, RoughLatency)),
+        (doubt(contest, of_cells.ProcessSpread), doubt(contest, of_cells.RoughLatency)),
     )
 
 
@@ -295,15 +326,15 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
-    assert doubt(judge_contest(records), ProcessSpread).values == {"onnx": pytest.approx(0.08)}
-    assert doubt(judge_contest(records), ProcessSpread).widened == {}
+    assert doubt(judge_contest(records), of_cells.ProcessSpread).values == {"onnx": pytest.approx(0.08)}
+    assert doubt(judge_contest(records), of_cells.ProcessSpread).widened == {}
 
 
 def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval() -> None:
     records = [lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])]
     contest = judge_contest(records)
     latency = contest.cells[0].latency
-    (label, factor), *others = doubt(contest, ProcessSpread).widened.items()
+    (label, factor), *others = doubt(contest, of_cells.ProcessSpread).widened.items()
     assert label == "onnx" and not others
     assert latency is not None and latency.median_ci95_ms is not None
     assert latency.median_ci95_ms.high == pytest.approx(factor * latency.median_ms, rel=1e-3)
@@ -317,7 +348,7 @@ def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None
         return ok(cell(backend, device=device), under(bursts, page_faults=pages * len(bursts[0].samples_ns)))
 
     contest = judge_contest([paging(60, "onnx"), paging(40, "eager")])
-    assert doubt(contest, FreshMemory) == FreshMemory({"onnx": 60.0})
+    assert doubt(contest, of_cells.FreshMemory) == of_cells.FreshMemory({"onnx": 60.0})
     assert not judge_contest([paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")]).doubts
 
 
@@ -326,7 +357,7 @@ def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:
     found = [lived(1.0, "onnx"), lived(2.0, "eager")]
     checked = [one.model_copy(update={"accuracy": accuracy().model_copy(update=far)}) for one in found]
     doubts = judge_contest([*checked, lived(3.0, "openvino")]).doubts
-    assert doubts == (CoarseCheck(("onnx", "eager"), error=0.42),)
+    assert doubts == (of_cells.CoarseCheck(("onnx", "eager"), error=0.42),)
     near = accuracy().model_copy(update=far | {"relative_rmse": 0.3})
     assert not judge_contest([one.model_copy(update={"accuracy": near}) for one in found]).doubts
 
@@ -345,3 +376,504 @@ def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
 def test_no_records_leave_nothing_undecided() -> None:
     assert undecided([]) == []
     assert undecided([failed(cell("onnx"), Status.OOM, "no memory")]) == []
+
+
+def record(
+    backend: str,
+    median_ms: float,
+    build_s: float = 1.0,
+    resident: float | None = 500,
+    error: float = 1e-7,
+    calls_per_s: float | None = None,
+) -> Record:
+    memory = Memory(peak_resident_bytes=None if resident is None else round(resident * MIB))
+    throughput = Throughput(calls_per_s=calls_per_s or 1e3 / median_ms, blocks=3, block_s=0.1)
+    return ok(
+        cell(backend),
+        constant([median_ms] * 6),
+        build_s=build_s,
+        accuracy=accuracy(error),
+        memory=memory,
+        throughput=throughput,
+    )
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "other", "stays"),
+    [
+        (2.0, {"build_s": 9.0, "resident": 900}, False),  # worse in everything
+        (2.0, {"build_s": 0.5}, True),  # one advantage is enough
+        (2.0, {"resident": 100.0}, True),
+        (2.0, {"error": 1e-9}, True),
+        (1.5, {"calls_per_s": 5000}, True),
+        (2.0, {"build_s": 0.985}, False),  # within the margin
+        (2.0, {"resident": 495.0}, False),
+        (2.0, {"error": 0.6e-7}, False),
+        (1.01, {}, True),  # equals
+    ],
+)
+def test_one_advantage_over_the_margin_is_enough_to_stay(
+    median_ms: float, other: dict[str, float], stays: bool
+) -> None:
+    front = front_of([record("onnx", 1.0), record("inductor", median_ms, **other)])
+    assert list(front.labels) == ["onnx", *(["inductor"] if stays else [])]
+
+
+def test_what_one_has_no_value_of_compares_nobody_and_is_named() -> None:
+    front = front_of([record("onnx", 1.0), record("inductor", 2.0, resident=None)])
+    assert (front.labels, front.left_out) == (["onnx"], ["resident memory"])
+    assert front.aims == ["latency", "throughput", "build time", "error"]
+
+
+def test_on_a_gpu_it_is_the_devices_memory() -> None:
+    assert list(front_of([]).labels) == []
+    assert "device memory" in front_of([ok(cell("onnx", device="cuda"), constant([1.0] * 6))]).aims
+
+
+points = st.lists(st.floats(0.1, 10.0), min_size=3, max_size=3)
+
+
+@given(points, points)
+def test_domination_goes_one_way(one: list[float], other: list[float]) -> None:
+    ties = [1.02] * 3
+    assert not (dominates(one, other, ties) and dominates(other, one, ties))
+    assert not dominates(one, one, ties)
+
+
+@given(points)
+def test_better_by_more_than_the_margin_in_everything_dominates(values: list[float]) -> None:
+    assert dominates([value / 1.03 for value in values], values, [1.02] * 3)
+
+
+ROUNDS = 6
+
+
+def found(*records: Record, require: str = "") -> dict[str, LeftEarly]:
+    return beaten(records, Requirements.parse(require))
+
+
+def of_rounds(backend: str, milliseconds: Sequence[float], disturbed: int | None = None, group: int = 0) -> Record:
+    """Return a cell with one round of each latency. In the round `disturbed`, its threads waited for a core."""
+    made = constant(milliseconds, group=group)
+    made = [under([burst], wait_share=0.5 if burst.round == disturbed else 0.0)[0] for burst in made]
+    return ok(cell(backend), made)
+
+
+FAST, SLOW = of_rounds("onnx", [1.0] * ROUNDS), of_rounds("inductor", [2.0, 1.8, 1.7, 1.9, 2.1, 2.0])
+
+
+def test_what_is_slower_in_every_round_is_beaten_by_its_best_round() -> None:
+    left = found(FAST, SLOW)["inductor"]
+    assert (left.after_process, left.than) == (1, "onnx")
+    assert left.ratio == pytest.approx(1.7)
+
+
+def test_who_beats_it_by_most_is_named() -> None:
+    lost = found(FAST, SLOW, of_rounds("openvino", [0.5] * ROUNDS))
+    assert {label: left.than for label, left in lost.items()} == {"onnx": "openvino", "inductor": "openvino"}
+
+
+@pytest.mark.parametrize(("disturbed", "is_beaten"), [(None, False), (2, True), (3, False)])
+def test_one_round_that_is_close_saves_it_unless_that_round_was_disturbed(
+    disturbed: int | None, is_beaten: bool
+) -> None:
+    slow = of_rounds("inductor", [2.0, 1.8, 1.2, 1.9, 2.1, 2.0], disturbed)
+    assert ("inductor" in found(FAST, slow)) is is_beaten
+
+
+def test_a_few_rounds_prove_nothing() -> None:
+    assert not found(of_rounds("onnx", [1.0] * 3), of_rounds("inductor", [9.0] * 3))
+
+
+def test_a_close_process_saves_it_and_the_slow_ones_count() -> None:
+    assert found(lived(1.0, "onnx"), lived(2.0, "inductor"))["inductor"].after_process == 5
+    close_once = found(lived(1.0, "onnx"), lived(2.0, "inductor", [1.0, 1.0, 0.6, 1.0, 1.0]))
+    assert close_once["inductor"].seen_in == "interval", "it was not slower in every round"
+
+
+def test_rounds_beat_no_baseline_and_processes_do() -> None:
+    assert list(found(once(9.0, "eager"), once(8.0, "inductor"), FAST)) == ["inductor"]
+    assert found(lived(9.0, "eager"), lived(1.0, "onnx"))["eager"].seen_in == "interval"
+
+
+@pytest.mark.parametrize(("spread", "processes", "leaves"), [(1.01, 3, True), (1.1, 4, False), (1.1, 5, True)])
+def test_the_baseline_stays_until_the_speed_up_over_it_is_known_well(
+    spread: float, processes: int, leaves: bool
+) -> None:
+    unsteady = [1.0, spread, 1 / spread, 1.0, spread][:processes]
+    records = [lived(9.0, "eager", [1.0] * processes), lived(1.0, "onnx", unsteady)]
+    assert ("eager" in found(*records)) == leaves, "speed-ups are taken to it"
+
+
+def test_the_energy_of_the_baseline_is_compared_with() -> None:
+    assert "eager" in contenders([lived(1.12, "eager"), lived(1.0, "onnx")]), "its energy is compared with"
+
+
+def test_only_a_cell_that_may_win_beats_another() -> None:
+    assert not found(once(1.0, "onnx", build_s=60.0), once(2.0, "inductor"), require="build_s<10")
+    assert not found(failed(cell("onnx"), Status.CRASH, "signal 11"), once(2.0, "inductor"))
+
+
+def test_cells_of_two_groups_are_compared_through_the_cell_of_both_at_its_worst() -> None:
+    eager = ok(cell("eager"), [*constant([4.0] * ROUNDS, group=0), *constant([4.0] * ROUNDS, group=1)])
+    slow = of_rounds("inductor", [2.0, 1.8, 1.7, 1.9, 2.1, 2.0], group=1)
+    assert found(eager, FAST, slow)["inductor"].ratio == pytest.approx(1.7)
+    other = [*constant([3.0] * ROUNDS, group=0), *constant([3.0] * ROUNDS, group=1)]
+    through_other = found(once(4.0, "eager"), FAST, ok(cell("openvino"), other), slow)
+    assert through_other["inductor"].ratio == pytest.approx(1.7)
+    assert not found(FAST, slow), "nothing connects the two"
+
+
+def test_a_beaten_cell_asks_for_no_further_process() -> None:
+    eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
+    assert undecided([eager, fast, once(2.0, "inductor")]) == []
+    assert undecided([eager, fast, once(1.1, "inductor")]) == [("onnx", "inductor")]
+
+
+def test_an_unsteady_cell_calls_no_beaten_one_back_unless_the_verdict_depends_on_it() -> None:
+    unsteady, fast, second = lived(9.0, "eager", [1.0, 2.0, 1.0, 2.0, 1.0]), lived(1.0, "onnx"), lived(1.2, "openvino")
+    slow = once(2.0, "inductor")
+    assert relation(Ranking([unsteady, fast, second, slow]).score.ratio("onnx", "inductor")) is not Relation.FASTER
+    assert undecided([unsteady, fast, second, slow]) == []
+    assert undecided([unsteady, fast, slow]) == [("onnx", "inductor")], "here it may share the first place"
+
+
+def test_a_cell_that_the_best_one_is_called_faster_than_is_beaten_by_the_interval() -> None:
+    eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
+    slower = lived(1.2, "inductor", [1.0, 1.01, 0.99, 1.0, 1.01])
+    left = found(eager, fast, slower)["inductor"]
+    assert (left.seen_in, left.than, left.after_process) == ("interval", "onnx", 5)
+    assert 1.1 < left.ratio < 1.2
+    assert "inductor" not in found(eager, fast, lived(1.01, "inductor"))
+
+
+def test_what_left_is_slower_by_no_more_than_its_interval_says() -> None:
+    """Two cells lived in three processes that differ much, which one process of a third cannot show."""
+    layouts = (1.0, 1.2, 1.1)
+    left = LeftEarly(after_process=1, ratio=3.8, than="onnx")
+    gone = once(4.0, "iree", left=left)
+    contest = judge_contest([lived(1.0, "onnx", layouts), lived(2.0, "eager", layouts[::-1]), gone])
+    ends = contest.fit.ratio("onnx", "iree").ci95
+    least = contest.least_times_slower(contest.cells[-1])
+    assert contest.cells[-1].label == "iree" and ends and least == ends.low < 3.8
+    assert contest.least_times_slower(contest.cells[0]) is None
+
+
+Levels = Mapping[str, Sequence[float]]
+"""How long each cell takes in each of its processes, as a multiple of a usual call."""
+
+WIDE = (0.6, 1.0, 1.9, 1.2, 0.7)
+
+
+def calls(levels: Levels, times: float = 1.0, **of_cell: object) -> list[Record]:
+    return [
+        ok(cell(name, **of_cell), steady([times * level for level in of_processes]))  # type: ignore[arg-type]
+        for name, of_processes in levels.items()
+    ]
+
+
+def latency(levels: Levels) -> Answer:
+    return judge_contest(calls(levels)).answer
+
+
+def load(levels: Levels) -> Answer:
+    made = [carrying(name, [400 / level for level in of_processes]) for name, of_processes in levels.items()]
+    return judge_contest(made).answer
+
+
+def generation(levels: Levels) -> Answer:
+    tasks = {"prefill": 100.0, "decode": 10.0}
+    made = [calls(levels, ms, model="transformer_lm", task=task, dimensions=SIZES) for task, ms in tasks.items()]
+    return judge(report([record for records in made for record in records])).contests[1].answer
+
+
+def recorded_sizes(levels: Levels) -> Answer:
+    made = []
+    for size, count in {"8x4": 90, "64x4": 10}.items():
+        recorded = RecordedSize(file="calls.pt", calls=count, of_calls=100)
+        made += calls(levels, 100 / count, dimensions={"call": size}, recorded=recorded)
+    (mix,) = judge(report(made)).mixes
+    return mix.answer
+
+
+def whole_requests(levels: Levels) -> Answer:
+    found = judge_contest([staged(record, before=0.05) for record in calls(levels)]).end_to_end
+    assert found is not None
+    return found.answer
+
+
+def starts(levels: Levels) -> Answer:
+    cells = []
+    for name, of_processes in levels.items():
+        seconds = [level for level in of_processes for _ in range(8 if len(of_processes) > 1 else 3)]
+        stages = {"interpreter_s": 0.0, "imports_s": 0.0, "first_answer_s": 0.0, "later_answers_s": 0.1}
+        sizes = {"peak_bytes": None, "steady_bytes": None, "device_bytes": None}
+        made = [Start.model_validate({**stages, **sizes, "load_s": second}) for second in seconds]
+        cells.append(StartedCell(cell_id=name, label=name, starts=made))
+    return judge_starts(cells).answer
+
+
+ASKED: Mapping[Question, Callable[[Levels], Answer]] = {
+    Question.LATENCY: latency,
+    Question.LOAD: load,
+    Question.GENERATION: generation,
+    Question.SIZES: recorded_sizes,
+    Question.REQUEST: whole_requests,
+    Question.START: starts,
+}
+every_question = pytest.mark.parametrize("question", ASKED)
+
+
+def slower(times: float, layouts: Sequence[float] = LAYOUTS) -> list[float]:
+    return [times * layout for layout in layouts]
+
+
+@every_question
+def test_what_is_surely_faster_wins(question: Question) -> None:
+    answer = ASKED[question]({"eager": slower(2.0), "onnx": slower(1.0)})
+    assert (answer.question, answer.winner, answer.certainty) == (question, "onnx", Certainty.SURE)
+    assert (answer.runner_up, answer.tied, answer.open_labels) == ("eager", (), ())
+    assert [(row.label, row.rank) for row in answer.rows] == [("onnx", 1), ("eager", 2)]
+    assert answer.lead is not None and answer.lead.value == pytest.approx(2.0, rel=0.06)
+    assert answer.lead.ci95 is not None and answer.lead.ci95.low > 1
+    assert answer.processes >= len(LAYOUTS)
+
+
+@every_question
+def test_two_copies_share_the_first_place(question: Question) -> None:
+    answer = ASKED[question]({"onnx": slower(1.0), "onnx/copy": slower(1.0)})
+    assert (answer.winner, set(answer.candidates)) == (None, {"onnx", "onnx/copy"})
+    assert [row.rank for row in answer.rows] == [1, 1]
+    assert answer.certainty is Certainty.TIE
+
+
+@every_question
+def test_one_process_of_each_decides_no_narrow_lead(question: Question) -> None:
+    answer = ASKED[question]({"onnx": [1.0], "eager": [1.02]})
+    assert (answer.certainty, answer.winner, answer.tied) == (Certainty.OPEN, None, ("onnx", "eager"))
+    assert answer.open_labels == ("eager",)
+
+
+@every_question
+def test_a_third_one_that_varies_may_still_be_as_good(question: Question) -> None:
+    """Under load the number of processes was fixed before: only the first place is open. Starts go by their median."""
+    is_open = question not in (Question.LOAD, Question.START)
+    answer = ASKED[question]({"onnx": slower(1.0), "eager": slower(1.3), "openvino": slower(1.6, WIDE)})
+    assert (answer.leader, answer.runner_up) == ("onnx", "eager")
+    assert answer.candidates == (["onnx", "openvino"] if is_open else ["onnx"])
+    assert answer.certainty is (Certainty.OPEN if is_open else Certainty.SURE)
+
+
+@every_question
+def test_a_single_cell_is_compared_with_none(question: Question) -> None:
+    answer = ASKED[question]({"onnx": slower(1.0)})
+    assert (answer.certainty, answer.winner, answer.lead, answer.runner_up) == (Certainty.ALONE, "onnx", None, None)
+
+
+def test_without_a_cell_there_is_nothing() -> None:
+    answer = rank(Question.LATENCY, Score([Term(fit({}))]), [])
+    assert (answer.certainty, answer.best, answer.value, answer.candidates) == (Certainty.NOTHING, None, None, [])
+
+
+def test_only_a_winner_is_doubted_and_others_say_what_is_always_said() -> None:
+    sure = latency({"onnx": slower(1.0), "eager": slower(2.0)})
+    assert (sure.doubted(["a", "b"]).certainty, sure.doubted(["a", "b"]).doubt) == (Certainty.DOUBTED, "a")
+    assert sure.doubted([], always=["a"]).doubts == ("a",)
+    tied = latency({"onnx": slower(1.0), "eager": slower(1.0)})
+    assert (tied.doubted(["a", "b"]).certainty, tied.doubted(["a", "b"]).doubts) == (Certainty.TIE, ())
+    assert tied.doubted(["a", "b"], always=["b"]).doubts == ("b",)
+
+
+def fitted(levels: Levels) -> Fit:
+    return fit({record.cell.label: series_of(record.bursts) for record in calls(levels)})
+
+
+def test_a_score_is_the_weighted_sum_of_its_terms() -> None:
+    few, many = fitted({"a": slower(1.0), "b": slower(4.0)}), fitted({"a": slower(10.0), "b": slower(8.0)})
+    score = Score([Term(few, 0.75), Term(many, 0.25)], [Shared("before()", 2.0, None)])
+    assert (score.ms("a"), score.ms("b")) == (pytest.approx(5.25, rel=0.01), pytest.approx(7.0, rel=0.01))
+    assert score.ratio("a", "b").value == pytest.approx(score.ms("b") / score.ms("a"))
+    assert score.ratio("a", "b").ci95 is None, "nothing is known of how much the stage before varies"
+    plain = Score([Term(few)])
+    assert (plain.ratio("a", "b"), plain.interval("a")) == (few.ratio("a", "b"), few.latency_ci95_ms("a"))
+
+
+def test_the_interval_of_a_ratio_takes_each_term_by_its_share() -> None:
+    still, wide = fitted({"a": [1.0] * 5, "b": [2.0] * 5}), fitted({"a": slower(1.0), "b": slower(1.0, LAYOUTS[::-1])})
+    widths = []
+    for weight in (0.0, 0.1, 1.0):
+        interval = Score([Term(still), Term(wide, weight)]).ratio("a", "b").ci95
+        assert interval is not None
+        widths.append(interval.high / interval.low - 1)
+    assert widths[0] == pytest.approx(0.0, abs=1e-9) and 0 < widths[1] < widths[2]
+
+
+@pytest.mark.parametrize(("shared_ms", "is_beaten"), [(0.1, True), (30.0, False)])
+def test_what_left_early_is_beaten_only_where_its_least_lead_shows(shared_ms: float, is_beaten: bool) -> None:
+    left = {"b": LeftEarly(after_process=1, ratio=1.3, than="a")}
+    score = Score([Term(fitted({"a": [1.0], "b": [1.02]}), left=left)], [Shared("before()", shared_ms, None)])
+    assert score.is_beaten("a", "b") is is_beaten
+    answer = rank(Question.REQUEST, score, ["a", "b"])
+    assert answer.certainty is (Certainty.SURE if is_beaten else Certainty.TIE)
+
+
+def test_a_cell_that_stayed_in_one_contest_is_not_beaten_by_having_left_another() -> None:
+    left = {"b": LeftEarly(after_process=1, ratio=1.3, than="a")}
+    terms = [Term(fitted({"a": [1.0], "b": [1.3]}), left=left), Term(fitted({"a": [1.0], "b": [0.7]}))]
+    assert not Score(terms).is_beaten("a", "b")
+    assert rank(Question.SIZES, Score(terms), ["a", "b"]).certainty is Certainty.OPEN
+
+
+intervals = st.builds(
+    lambda value, half, processes, paired: Ratio(
+        value=value,
+        ci95=Interval(low=value * np.exp(-half), high=value * np.exp(half)),
+        paired=paired,
+        processes=processes,
+    ),
+    st.floats(0.5, 2.0),
+    st.floats(0.0, 0.5),
+    st.integers(1, 12),
+    st.booleans(),
+)
+
+
+def ratio(value: float, low: float, high: float, processes: int = 10, paired: bool = True) -> Ratio:
+    return Ratio(value=value, ci95=Interval(low=low, high=high), paired=paired, processes=processes)
+
+
+def inverse(of: Ratio) -> Ratio:
+    assert of.ci95 is not None
+    return ratio(1 / of.value, 1 / of.ci95.high, 1 / of.ci95.low, of.processes, of.paired)
+
+
+@given(intervals)
+def test_the_inverse_says_the_inverse(found: Ratio) -> None:
+    mirror = {Relation.FASTER: Relation.SLOWER, Relation.SLOWER: Relation.FASTER}
+    assert relation(inverse(found)) is mirror.get(relation(found), relation(found))
+    assert is_decided(inverse(found)) == is_decided(found)
+
+
+@given(intervals)
+def test_what_is_decided_is_called_or_a_tie(found: Ratio) -> None:
+    if is_decided(found):
+        assert found.processes >= FEWEST_PROCESSES
+        assert relation(found) is not Relation.UNDECIDED
+
+
+@given(intervals)
+def test_a_call_has_an_interval_without_one_and_a_difference_of_two_percent(found: Ratio) -> None:
+    assert found.ci95 is not None
+    if relation(found) is Relation.FASTER:
+        assert found.ci95.low > 1
+        assert found.value >= 1.02
+
+
+@pytest.mark.parametrize(
+    ("found", "call", "decided"),
+    [
+        (ratio(1.85, 1.80, 1.90), Relation.FASTER, True),
+        (ratio(0.50, 0.49, 0.51), Relation.SLOWER, True),
+        (ratio(1.05, 1.04, 1.06), Relation.FASTER, True),
+        (ratio(1.019, 1.014, 1.023), Relation.TIE, True),  # under 2 %, and narrow
+        (ratio(1.000, 0.985, 1.015), Relation.TIE, True),
+        (ratio(1.010, 0.980, 1.040, processes=8), Relation.TIE, False),  # includes 1, but more processes might tell
+        (ratio(1.010, 0.980, 1.040, processes=9), Relation.TIE, True),  # close, and after nine that is an answer
+        (ratio(1.010, 0.970, 1.051, processes=9), Relation.TIE, False),
+        (ratio(1.030, 1.011, 1.049, processes=9), Relation.UNDECIDED, False),  # one of them may be called faster
+        (ratio(1.050, 1.010, 1.090), Relation.UNDECIDED, False),  # not at 99.9 %
+        (ratio(1.050, 1.040, 1.060, processes=3), Relation.UNDECIDED, False),
+        (ratio(1.050, 1.049, 1.051, processes=3), Relation.UNDECIDED, False),  # narrow, but of three processes only
+        (ratio(1.050, 1.049, 1.051, processes=5), Relation.FASTER, True),
+        (ratio(1.500, 1.450, 1.550, processes=3), Relation.FASTER, True),
+        (ratio(1.260, 1.190, 1.334, processes=3), Relation.FASTER, True),  # at 99 %, and not at 99.9 %
+        (ratio(1.240, 1.180, 1.303, processes=3), Relation.UNDECIDED, False),  # a narrow lead needs those
+        (ratio(1.024, 1.0199, 1.0283, processes=10), Relation.FASTER, True),
+    ],
+)
+def test_calls_over_processes(found: Ratio, call: Relation, decided: bool) -> None:
+    assert (relation(found), is_decided(found)) == (call, decided)
+
+
+def test_where_measuring_looks_once_a_lead_of_10_percent_is_wide() -> None:
+    wide, narrow = ratio(1.12, 1.08, 1.161, processes=3), ratio(1.09, 1.051, 1.13, processes=3)
+    assert (relation(wide), relation(wide, looks_once=True)) == (Relation.UNDECIDED, Relation.FASTER)
+    assert is_decided(wide, looks_once=True) and not is_decided(narrow, looks_once=True)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_from_fewer_than_three_processes_a_lead_needs_a_margin_and_nothing_is_decided(processes: int) -> None:
+    over, under = 1 + MARGIN + 0.001, 1 + MARGIN - 0.001
+    assert relation(ratio(1.5, over, 2.0, processes)) is Relation.FASTER
+    assert relation(ratio(1.5, under, 2.0, processes)) is Relation.UNDECIDED
+    assert relation(ratio(1.0, 0.999, 1.001, processes)) is Relation.UNDECIDED
+    assert not is_decided(ratio(1.5, over, 2.0, processes))
+
+
+def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes() -> None:
+    over, under = 1 + MARGIN_UNPAIRED + 0.01, 1 + MARGIN_UNPAIRED - 0.01
+    assert relation(ratio(1.5, over, 1.7, paired=False)) is Relation.FASTER
+    assert relation(ratio(1.5, under, 1.7, paired=False)) is Relation.UNDECIDED
+    assert relation(ratio(1.1, 1.05, 1.15, paired=False)) is Relation.TIE
+    assert is_decided(ratio(1.10, 1.05, 1.15, paired=False))  # no number of processes would get it over the margin
+    assert not is_decided(ratio(1.20, 1.05, 1.35, paired=False))
+
+
+@pytest.mark.parametrize(
+    ("found", "may"),
+    [
+        (ratio(1.03, 0.86, 1.233, processes=8), True),
+        (ratio(1.03, 0.86, 1.233, processes=9), False),
+        (ratio(1.00, 0.95, 1.053, processes=9), True),  # within 5 % after twenty
+        (ratio(1.10, 0.85, 1.424, processes=9), False),
+        (ratio(1.20, 1.00, 1.44, processes=9), True),
+    ],
+)
+def test_nine_processes_tell_whether_twenty_may_decide(found: Ratio, may: bool) -> None:
+    assert not is_decided(found) and may_be_decided(found) is may
+
+
+def test_without_an_interval_nothing_is_known() -> None:
+    unknown = Ratio(value=3.0, ci95=None, paired=True)
+    assert (relation(unknown), is_decided(unknown)) == (Relation.UNDECIDED, False)
+
+
+def ends(biases: np.ndarray, true_ratio: float) -> list[Ratio]:
+    """What measuring ends with, in each of the trials (trials x processes), looked at after each from the third on."""
+    logs = biases + np.log(true_ratio)
+    return [_end(trial.tolist()) for trial in logs]
+
+
+def _end(logs: Sequence[float]) -> Ratio:
+    looks = [ratio_over_processes(logs[:processes]) for processes in range(FEWEST_PROCESSES, len(logs) + 1)]
+    return next((look for look in looks if is_decided(look)), looks[-1])
+
+
+SLOW_CALLS = pytest.mark.slow
+
+
+@pytest.mark.parametrize("bias", [0.003, *(pytest.param(bias, marks=SLOW_CALLS) for bias in (0.01, 0.03)), 0.08])
+def test_equals_get_a_winner_in_at_most_one_of_a_hundred_contests(bias: float) -> None:
+    trials = ends(np.random.default_rng(3).normal(0, bias * 2**0.5, (1000, MAX_PROCESSES)), 1.0)
+    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
+
+
+@pytest.mark.parametrize("slower", [1.06, pytest.param(1.15, marks=SLOW_CALLS)])
+def test_nor_do_equals_whose_processes_come_in_two_kinds(slower: float) -> None:
+    kinds = np.log(slower) * (np.random.default_rng(8).random((2, 1000, MAX_PROCESSES)) < 0.5)
+    noise = np.random.default_rng(9).normal(0, 0.003, (1000, MAX_PROCESSES))
+    trials = ends(kinds[0] - kinds[1] + noise, 1.0)
+    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
+
+
+@pytest.mark.parametrize(("true_ratio", "power"), [(1.05, 0.99), (1.03, 0.90)])
+def test_what_is_there_is_found(true_ratio: float, power: float) -> None:
+    trials = ends(np.random.default_rng(4).normal(0, 0.015 * 2**0.5, (1000, MAX_PROCESSES)), true_ratio)
+    assert np.mean([relation(end) is Relation.FASTER for end in trials]) >= power
+
+
+def test_a_small_difference_takes_more_processes_than_a_large_one_but_never_two() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.01, (200, MAX_PROCESSES))
+    large, small = (np.mean([end.processes for end in ends(noise, true)]) for true in (1.5, 1.05))
+    assert 3 <= large < 3.5
+    assert FEWEST_FOR_NARROW_LEAD <= small < 7

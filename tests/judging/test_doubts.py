@@ -1,26 +1,23 @@
-"""Doubts in words: what each says is held against `golden/doubts.txt`."""
+"""Doubts: what disturbs a measurement, how builds and runs differ, what that does to the answer, and the words."""
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import pytest
+
+from bakeoff.judging import doubts_of_cells as of_cells
+from bakeoff.judging import doubts_of_winner as of_winner
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.compare import compare
 from bakeoff.judging.constraints import QUANTITIES, Requirement, RequirementMissed, RequirementOpen
-from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.disturbance import Usual, disturbed, usual_of
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
 from bakeoff.judging.doubts import IN_ORDER_OF_WEIGHT
-from bakeoff.judging.doubts_of_cells import (
-    BuildSpread,
-    CoarseCheck,
-    FreshMemory,
-    PartlyElsewhere,
-    ProcessSpread,
-    RoughLatency,
-    RoughLead,
-    SettledLate,
-    ThroughputContradicted,
-    TwoSpeeds,
-)
 from bakeoff.judging.doubts_of_load import KINDS as OF_LOAD
 from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
 from bakeoff.judging.doubts_of_machine import (
@@ -32,19 +29,10 @@ from bakeoff.judging.doubts_of_machine import (
     GpuShared,
     SpeedDrifted,
 )
-from bakeoff.judging.doubts_of_winner import (
-    LastRunDiffers,
-    MachineBusy,
-    ModelChanges,
-    NarrowLead,
-    NoBaseline,
-    NotRanked,
-    NotToldApart,
-    Undecided,
-    Unpaired,
-)
+from bakeoff.judging.judgement import judge
 from bakeoff.judging.loaded_cell import SoakSummary
-from bakeoff.judging.ranking import Evidence, Ranking
+from bakeoff.judging.ranking import Evidence, Ranking, undecided
+from bakeoff.judging.stored_report import last_verdicts
 from bakeoff.records.doubts import (
     BuiltAnew,
     Caveat,
@@ -62,10 +50,27 @@ from bakeoff.records.doubts import (
     WithoutEffect,
 )
 from bakeoff.records.failure import Failure
+from bakeoff.records.report_file import write_json
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import Extent, Interval, Ratio, Status
+from bakeoff.records.schema import Burst, Conditions, Extent, Interval, Process, Ratio, Record, Report, Status
 from bakeoff.records.traits import Access, AccessKind
-from tests.reports.samples import caveat, lived, once
+from bakeoff.reports import headline
+from bakeoff.reports.comparison import to_markdown
+from bakeoff.reports.sentences import stored_verdict
+from tests.reports.samples import (
+    caveat,
+    cell,
+    constant,
+    environment,
+    failed,
+    lived,
+    ok,
+    once,
+    report,
+    roofline,
+    steady,
+    under,
+)
 from tests.support.golden import same_as_golden
 
 ACCESSES = (
@@ -87,47 +92,49 @@ SOAK = SoakSummary(
 )  # fmt: skip
 
 DOUBTS: list[Doubt] = [
-    Undecided("onnx", {"eager": RATIO}, processes=3),
-    NotToldApart("onnx", {"eager": RATIO}),
-    NarrowLead("onnx", processes=1),
-    NoBaseline("eager"),
-    NoBaseline("eager fp32", ("onnx", "inductor/max-autotune")),
-    NoBaseline("eager", ("onnx",), is_live=True),
-    ModelChanges("eager"),
-    Unpaired(),
+    of_winner.Undecided("onnx", {"eager": RATIO}, processes=3),
+    of_winner.NotToldApart("onnx", {"eager": RATIO}),
+    of_winner.NarrowLead("onnx", processes=1),
+    of_winner.NoBaseline("eager"),
+    of_winner.NoBaseline("eager fp32", ("onnx", "inductor/max-autotune")),
+    of_winner.NoBaseline("eager", ("onnx",), is_live=True),
+    of_winner.ModelChanges("eager"),
+    of_winner.Unpaired(),
     RequirementMissed("onnx", Requirement("peak_device_bytes", "<", 4e8, "400 MB"), 412e6),
-    OfRecords(caveat("no trend"), ("onnx", "eager")),
-    OfRecords(Caveat(text="never ran"), ("onnx",)),
-    CoarseCheck(("eager", "onnx"), error=0.416),
-    SettledLate("hotpath", calls=71522, seconds=45.8),
-    PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
-    PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
-    PartlyElsewhere("onnx", Extent.PARTIAL, ()),
-    ProcessSpread({"onnx": 0.08}),
-    ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
-    ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
-    TwoSpeeds({"onnx": 2.131}),
-    FreshMemory({"eager": 7526.2}),
+    OfRecords(("onnx", "eager"), caveat("no trend")),
+    OfRecords(("onnx",), Caveat(text="never ran")),
+    of_cells.CoarseCheck(("eager", "onnx"), error=0.416),
+    of_cells.SettledLate("hotpath", calls=71522, seconds=45.8),
+    of_cells.PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
+    of_cells.PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),
+    of_cells.PartlyElsewhere("onnx", Extent.PARTIAL, ()),
+    of_cells.ProcessSpread({"onnx": 0.08}),
+    of_cells.ProcessSpread({"onnx": 3.5}, widened={"eager": 22.4}),
+    of_cells.ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
+    of_cells.TwoSpeeds({"onnx": 2.131}),
+    of_cells.FreshMemory({"eager": 7526.2}),
     ClockFell(0.12, lowest_mhz=1200, reasons=("power cap",), temperature_c=None),
     ClockHeldDown(1.0, reasons=("thermal slowdown",), temperature_c=87),
     CoresTaken(0.25),
     CoresStolen(0.001, is_counted=True),
     AlwaysWaited({"eager": 1.46, "onnx": 0.3}),
     AlwaysWaited({"eager": 0.35}, have_one_thread=True),
-    RoughLatency(
+    of_cells.RoughLatency(
         {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
     ),
-    RoughLatency({"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)),
-    *(RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
-    MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
-    LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
+    of_cells.RoughLatency(
+        {"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)
+    ),
+    *(of_cells.RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
+    of_winner.MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
+    of_winner.LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
     SpeedDrifted(0.1),
     SpeedDrifted(17.48),
     GpuShared(1),
-    NotRanked(("onnx",), Status.OOM, "no memory"),
-    BuildSpread({"inductor": 0.2}),
-    NotRanked(("onnx", "inductor"), Status.OOM, ""),
-    NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
+    of_winner.NotRanked(("onnx",), Status.OOM, "no memory"),
+    of_cells.BuildSpread({"inductor": 0.2}),
+    of_winner.NotRanked(("onnx", "inductor"), Status.OOM, ""),
+    of_winner.NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
     NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
     NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
     SoakMissed("onnx", (SOAK, replace(SOAK, rate=360.0)), replace(SOAK, rate=280.0), 420.0, has_value=True),
@@ -198,7 +205,7 @@ def test_each_doubt_says_as_before_what_it_means_and_in_brief_how_it_could_chang
     first = Evidence(Ranking([once(1.0, "onnx"), once(1.05, "eager")])).first
     examples = [example_of(kind) for kind in kinds_of(Doubt) if kind is not OfRecords]
     examples += [replace(example_of(kind), label="onnx") for kind in OF_LOAD]
-    examples += [OfRecords(example_of(kind), ("onnx",)) for kind in IN_RECORDS]
+    examples += [OfRecords(("onnx",), example_of(kind)) for kind in IN_RECORDS]
     grave = [doubt for doubt in examples if doubt.effect(first) is Effect.WINNER]
     brief = [f"but {doubt.brief} ({type(getattr(doubt, 'doubt', doubt)).__name__})" for doubt in grave]
     text = "\n".join([*(doubt.say() for doubt in [*DOUBTS, *OF_RECORDS]), "", *sorted(brief), ""])
@@ -222,3 +229,504 @@ def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:
         "joules_per_call cannot be judged: no energy was counted, or less than the counter resolves"
     )
     assert not any(unmet(name).endswith("it was not measured") for name in QUANTITIES)
+
+
+def measured(levels_ms: Sequence[float], builds: int, backend: str = "inductor") -> Record:
+    """Return a cell with a process of each level. Its builds take turns."""
+    record = ok(cell(backend), steady(levels_ms))
+    processes = [
+        Process(index=number, warm=number >= builds, build=number % builds, phases=[], calls=18, median_ms=level_ms)
+        for number, level_ms in enumerate(levels_ms)
+    ]
+    return record.model_copy(update={"processes": processes})
+
+
+@pytest.mark.parametrize(
+    ("levels_ms", "builds", "spread"),
+    [
+        ([1.0, 1.2, 1.001, 1.201], 2, 0.20),
+        ([1.0, 1.2, 1.15, 1.05], 2, None),  # processes of one build are as far apart
+        ([1.0, 1.04, 1.0001, 1.0401], 2, None),  # so far apart are processes of two kinds
+        ([1.0, 1.2, 1.1], 3, None),  # no build has two processes
+        ([1.0, 1.2, 1.001, 1.201], 1, None),
+        ([1.0, 1.3, 1.001, 1.301, 0.999], 2, 0.30),
+        ([1.0, 1.2, 1.0, 1.2], 2, 0.20),  # processes of one build that do not vary at all
+        ([1.0, 1.2, 1.0], 2, 0.20),  # one process of the second build is enough
+    ],
+)
+def test_builds_differ_if_they_are_further_apart_than_their_processes(
+    levels_ms: Sequence[float], builds: int, spread: float | None
+) -> None:
+    assert of_cells.spread_of_builds(measured(levels_ms, builds)) == (spread and pytest.approx(spread, abs=0.01))
+
+
+def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
+    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
+    contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
+    (doubt,) = [doubt for doubt in contest.doubts if isinstance(doubt, of_cells.BuildSpread)]
+    assert doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
+
+
+@pytest.mark.parametrize(("rival_ms", "effect"), [(1.15, Effect.WINNER), (3.0, Effect.NUMBER)])
+def test_builds_that_differ_by_more_than_the_lead_could_change_the_winner(rival_ms: float, effect: Effect) -> None:
+    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
+    records = [measured(levels_ms, 2), measured([rival_ms * level_ms for level_ms in levels_ms], 1, "onnx")]
+    assert of_cells.BuildSpread({"inductor": 0.2}).effect(Evidence(Ranking(records)).first) is effect
+
+
+CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}
+USUAL = Usual(calibration_ms=2.4, sm_clock_mhz=1980, wait_share=0.0, steal_share=0.0)
+
+
+def burst(**conditions: Any) -> Burst:
+    return under(constant([1.0]), **(CALM | conditions))[0]
+
+
+def rounds(*conditions: dict[str, Any]) -> list[Burst]:
+    """One burst each, a second apart, in these conditions or else calm."""
+    calm = constant([1.0] * len(conditions))
+    return [
+        one.model_copy(update={"conditions": Conditions(**(CALM | seen))})
+        for one, seen in zip(calm, conditions, strict=True)
+    ]
+
+
+def doubts(*conditions: dict[str, Any], threads: int = 2) -> list[Doubt]:
+    return doubts_of([ok(cell("eager"), rounds(*conditions), settings={"threads": threads})])
+
+
+def doubts_of(records: list[Record]) -> list[Doubt]:
+    kinds = (ClockFell, ClockHeldDown, CoresTaken, AlwaysWaited, CoresStolen, SpeedDrifted, GpuShared)
+    evidence = Evidence(Ranking(records))
+    return [doubt for kind in kinds for doubt in kind.find(evidence)]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ({}, False),
+        ({"wait_share": 0.019}, False),
+        ({"wait_share": 0.03}, True),
+        ({"steal_share": 0.03}, True),
+        ({"calibration_ms": 2.6}, False),
+        ({"calibration_ms": 2.7}, True),
+        ({"sm_clock_mhz": 1500}, False),
+        ({"sm_clock_mhz": 1200}, True),
+        ({"wait_share": None, "steal_share": None, "calibration_ms": None, "sm_clock_mhz": None}, False),
+    ],
+)
+def test_what_disturbs_a_burst(conditions: dict[str, Any], expected: bool) -> None:
+    assert disturbed(burst(**conditions), USUAL) is expected
+
+
+def test_a_burst_without_conditions_is_taken_as_it_is() -> None:
+    assert not disturbed(constant([1.0])[0], USUAL)
+    unknown = usual_of(constant([1.0, 2.0]))
+    assert unknown == Usual(calibration_ms=None, sm_clock_mhz=None, wait_share=None, steal_share=None)
+    assert disturbed(burst(wait_share=0.5), unknown)
+
+
+def test_a_cell_that_keeps_itself_waiting_is_not_disturbed_by_it() -> None:
+    """More threads than cores wait in every burst; a neighbour comes on top, and even for half of the time is seen."""
+    own = usual_of(rounds(*[{"wait_share": 0.30}] * 5, *[{"wait_share": 0.50}] * 5))
+    assert not disturbed(burst(wait_share=0.31), own)
+    assert disturbed(burst(wait_share=0.50), own)
+
+
+def test_calm_rounds_raise_no_doubt() -> None:
+    assert doubts(*[{}] * 12) == []
+    assert doubts_of([ok(cell("eager"), constant([1.0] * 12))]) == []
+    assert doubts_of([]) == []
+    assert doubts(*[{"sm_clock_mhz": 1980, "temperature_c": 87}] * 10) == []  # heat that slows nothing down
+
+
+def test_a_clock_that_fell_has_its_share_and_its_reasons() -> None:
+    slow = {"sm_clock_mhz": 1200, "throttle_reasons": ["software power cap"]}
+    reasons = ("software power cap",)
+    assert doubts(*[{}] * 22, slow, slow, slow)[0] == ClockFell(0.12, reasons, None, lowest_mhz=1200)
+    hot = {"sm_clock_mhz": 1200, "temperature_c": 61}
+    assert doubts(*[{}] * 22, *[hot] * 3)[0] == ClockFell(0.12, (), 61, lowest_mhz=1200)
+
+
+def test_a_clock_that_fell_for_most_of_the_time_is_a_doubt_without_any_reason() -> None:
+    found = doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)
+    assert found == [ClockFell(0.7, (), None, lowest_mhz=1200)]
+    assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1700}] * 7) == []
+
+
+def test_a_clock_held_down_all_the_time_is_a_doubt_with_the_highest_temperature() -> None:
+    held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
+    assert doubts(*[{**held, "temperature_c": 84}] * 5, *[{**held, "temperature_c": 87}] * 5) == [
+        ClockHeldDown(1.0, ("hardware thermal slowdown",), temperature_c=87)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "doubt"), [({"wait_share": 0.4}, CoresTaken(0.25)), ({"steal_share": 0.2}, CoresStolen(0.25))]
+)
+def test_cores_that_others_took_are_a_doubt(conditions: dict[str, Any], doubt: Doubt) -> None:
+    assert doubts(*[{}] * 9, *[conditions] * 3) == [doubt]
+
+
+def test_threads_that_always_wait_are_a_doubt_about_their_cell() -> None:
+    for threads in (1, 2):
+        waited = [{"wait_share": 0.35}] * 12
+        assert doubts(*waited, threads=threads) == [AlwaysWaited({"eager": 0.35}, have_one_thread=threads == 1)]
+
+
+def test_a_drift_is_a_doubt_and_a_single_slow_round_is_none() -> None:
+    (found,) = doubts(*[{"calibration_ms": 2.4 + 0.05 * number} for number in range(10)])
+    assert isinstance(found, SpeedDrifted)
+    assert found.share == pytest.approx(2.75 / 2.5 - 1)
+    assert doubts(*[{}] * 7, {"calibration_ms": 4.8}, *[{}] * 7) == []
+
+
+def test_the_most_processes_of_others_on_the_gpu_are_a_doubt() -> None:
+    assert doubts({"foreign_gpu_processes": 1}, {"foreign_gpu_processes": 3}) == [GpuShared(3)]
+
+
+def test_what_several_cells_share_is_one_doubt() -> None:
+    def record(backend: str) -> Record:
+        return ok(cell(backend), rounds(*[{}] * 9, *[{"wait_share": 0.4}] * 3))
+
+    assert len(doubts_of([record("eager"), record("onnx"), record("inductor")])) == 1
+
+
+LATE = "2026-05-02T10:00:00Z"
+LATER = "2026-05-03T10:00:00Z"
+
+
+def run(onnx_ms: float, **more: object) -> Report:
+    """Return a run of eager at 1 ms and of onnx, with its verdict."""
+    made = report([lived(1.0, "eager"), lived(onnx_ms, "onnx")], **more)
+    return made.model_copy(update={"verdicts": [stored_verdict(contest) for contest in judge(made).contests]})
+
+
+def after(last_onnx_ms: float, onnx_ms: float) -> Report:
+    last = run(last_onnx_ms).verdicts[0].model_copy(update={"run_id": "yesterday"})
+    return run(onnx_ms, last_verdicts=[last])
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "now_ms", "certainty", "effect"),
+    [
+        (0.5, 0.5, Certainty.SURE, None),
+        (0.4, 0.5, Certainty.SURE, Effect.NUMBER),
+        (1.8, 0.5, Certainty.DOUBTED, Effect.WINNER),
+    ],
+)
+def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
+    before_ms: float, now_ms: float, certainty: Certainty, effect: Effect | None
+) -> None:
+    (contest,) = judge(after(before_ms, now_ms)).contests
+    told = [
+        (its, each)
+        for its, doubts in contest.doubts_by_effect.items()
+        for each in doubts
+        if isinstance(each, of_winner.LastRunDiffers)
+    ]
+    assert (contest.fastest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
+    if effect is Effect.WINNER:
+        assert headline.certainty(contest) == "but the last run said the opposite"
+        said = told[0][1].say()
+        assert said.startswith("the last run (yesterday) said the opposite: onnx was 0.56x as fast as eager")
+
+
+def test_two_runs_that_say_the_opposite_are_told_in_a_comparison() -> None:
+    ((title, found),) = compare(run(0.5), run(1.8)).opposite
+    assert (title, found.label, found.other) == ("conv on cpu, fp32", "onnx", "eager")
+    assert "The two runs say the opposite" in to_markdown(compare(run(0.5), run(1.8)))
+    assert compare(run(0.5), run(0.4)).opposite == []
+
+
+@pytest.mark.parametrize(
+    ("more", "is_found"),
+    [
+        ({}, True),
+        ({"created_at": LATER}, False),
+        ({"own_files": {"net.py": "ab"}}, False),
+        ({"environment": environment().model_copy(update={"hostname": "another"})}, False),
+        ({"environment": environment().model_copy(update={"python": "3.0"})}, False),
+    ],
+)
+def test_the_last_run_is_one_of_the_same_files_on_the_same_machine(
+    tmp_path: Path, more: Mapping[str, object], is_found: bool
+) -> None:
+    write_json(run(0.5, **more), tmp_path / "last")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "report.json").write_text("{")
+    found = last_verdicts(tmp_path / "now", run(0.4, created_at=LATE))
+    assert [each.run_id for each in found] == (["20260501-100000-conv"] if is_found else [])
+
+
+def test_the_latest_of_several_runs_counts_for_each_contest(tmp_path: Path) -> None:
+    other = report([lived(1.0, "eager").model_copy(update={"cell": cell("eager").model_copy(update={"seed": 3})})])
+    write_json(run(0.5, run_id="first"), tmp_path / "a")
+    write_json(run(0.4, run_id="second"), tmp_path / "b")
+    write_json(other, tmp_path / "c")
+    assert [each.run_id for each in last_verdicts(tmp_path / "now", run(0.4, created_at=LATE))] == ["second"]
+
+
+LOST = failed(cell("openvino"), Status.OOM, "no memory")
+NOT_YET = failed(cell("openvino"), Status.NOT_REACHED, "no time")
+ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+
+
+def kinds(contest: ContestJudgement, effect: Effect) -> list[type]:
+    return [type(doubt) for doubt in contest.doubts_by_effect[effect]]
+
+
+@pytest.mark.parametrize(
+    ("records", "certainty", "candidates"),
+    [
+        ([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT], Certainty.SURE, ["onnx"]),
+        ([lived(1.0, "onnx"), lived(2.0, "eager"), NOT_YET], Certainty.DOUBTED, ["onnx"]),
+        ([once(1.0, "onnx"), once(1.08, "eager")], Certainty.DOUBTED, ["onnx"]),
+        ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.OPEN, ["onnx", "eager"]),
+        ([lived(1.0, "onnx", [1.0] * 3), lived(1.001, "eager", [1.0] * 3)], Certainty.TIE, ["onnx", "eager"]),
+        (
+            [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "eager", [0.97, 1.0, 1.03])],
+            Certainty.OPEN,
+            ["onnx", "eager"],
+        ),
+        ([once(1.0, "onnx"), LOST], Certainty.ALONE, ["onnx"]),
+        ([LOST, ABSENT], Certainty.NOTHING, []),
+    ],
+)
+def test_the_certainty_follows_from_the_judgement(
+    records: list[Record], certainty: Certainty, candidates: list[str]
+) -> None:
+    contest = judge_contest(records)
+    assert (contest.fastest.certainty, contest.fastest.candidates) == (certainty, candidates)
+
+
+def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
+    contest = judge_contest([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT])
+    assert [doubt.cells for doubt in contest.doubts] == [("openvino",)]
+    assert kinds(contest, Effect.NONE) == [of_winner.NotRanked]
+
+
+@pytest.mark.parametrize(
+    "doubt",
+    [
+        InputsNotWritten(names=("input 0",)),
+        Recalled(operators=7, again=0),
+        WithoutEffect(inputs=("input 1",)),
+        Dropped(accesses=(Access(kind=AccessKind.CLOCK),)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("label", "certainty"), [("onnx", Certainty.DOUBTED), ("eager", Certainty.SURE), ("", Certainty.SURE)]
+)
+def test_a_winner_that_does_other_things_than_the_model_is_doubted(
+    label: str, certainty: Certainty, doubt: RecordDoubt
+) -> None:
+    records = [
+        record.model_copy(update={"doubts": [doubt] if record.cell.label == label else []})
+        for record in (lived(1.0, "onnx"), lived(2.0, "eager"))
+    ]
+    headline = judge_contest(records).answer
+    assert (headline.certainty, headline.candidates) == (certainty, ["onnx"])
+
+
+def on_busy_machine(share: float, level_ms: float, backend: str) -> Record:
+    """Return a cell whose threads waited for a core in this share of the rounds."""
+    bursts = steady([level_ms] * 5, rounds=10)
+    waited = [under([burst], wait_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
+    return ok(cell(backend), waited)
+
+
+@pytest.mark.parametrize(
+    ("share", "lead", "effect"),
+    [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.NONE), (0.7, 1.2, Effect.WINNER), (0.7, 1.5, Effect.NONE)],
+)
+def test_a_busy_machine_bears_on_a_narrow_lead_if_calm_rounds_alone_do_not_show_it(
+    share: float, lead: float, effect: Effect
+) -> None:
+    """With six of ten rounds disturbed, all of them count, and the other four say the same."""
+    contest = judge_contest([on_busy_machine(share, 1.0, "onnx"), on_busy_machine(share, lead, "eager")])
+    assert kinds(contest, effect) == [CoresTaken]
+    assert contest.fastest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
+
+
+def test_a_narrow_lead_that_disturbed_rounds_alone_show_is_doubted() -> None:
+    onnx, slow, equal = (
+        on_busy_machine(0.6, 1.0, "onnx"),
+        on_busy_machine(0.6, 1.2, "eager"),
+        on_busy_machine(0.6, 1.0, "eager"),
+    )
+    bursts = [*(burst for burst in slow.bursts if burst.round < 6), *(one for one in equal.bursts if one.round >= 6)]
+    assert kinds(judge_contest([onnx, ok(cell("eager"), bursts)]), Effect.WINNER) == [CoresTaken]
+
+
+IN_PARALLEL = {"others_cores": 2.0, "cpu_share": 1.2, "caller_share": 0.6}
+
+
+def waiting(level_ms: float, backend: str, share: float, quiet_rounds: int = 0, **quiet: object) -> Record:
+    """Return a cell with two threads that waited for this share of each burst. Some rounds had `quiet` slices."""
+    bursts = [
+        under([burst], wait_share=share, **IN_PARALLEL, **(quiet if burst.round < quiet_rounds else {}))[0]
+        for burst in steady([level_ms] * 3, rounds=12)
+    ]
+    return ok(cell(backend), bursts)
+
+
+def test_a_ratio_that_measures_waiting_is_not_told() -> None:
+    """So it was in a run beside other programs: eager took 100 times as long as alone, and the truth was 4.8."""
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4)])
+    assert (contest.fastest.certainty, contest.fastest.winner) == (Certainty.OPEN, None)
+    assert kinds(contest, Effect.WINNER) == [of_winner.MachineBusy]
+    ratio = contest.fastest.leads["eager"]
+    assert (ratio.ci95, ratio.is_of_busy_machine, ratio.is_rough) == (None, True, False)
+
+
+@pytest.mark.parametrize(("rounds", "certainty"), [(2, Certainty.OPEN), (4, Certainty.SURE)])
+def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: Certainty) -> None:
+    """Two of them tell roughly what the ratio is. With four in each process, it is known."""
+    quiet: dict[str, object] = {"quiet_calls": 1, "quiet_ms": 2.4, "quiet_wait_share": 0.01}
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4, rounds, **quiet)])
+    assert contest.fastest.certainty is certainty
+    ratio = contest.fastest.leads["eager"]
+    assert ratio.value == pytest.approx(4.8, rel=1e-3)
+    assert contest.fit.ratio("eager", "eager").is_rough is False, "a cell is as fast as itself, whatever it waited for"
+    assert ratio.is_rough is (certainty is Certainty.OPEN)
+
+
+def test_waiting_is_taken_off_where_one_thread_does_the_work() -> None:
+    at_work = {"wait_share": 0.75, "cpu_share": 0.25, "caller_share": 0.25, "others_cores": 2.0}
+    alone = under(steady([20.0] * 3, rounds=12), **at_work, given_ms=5.0)
+    contest = judge_contest([waiting(1.0, "onnx", 0.0), ok(cell("eager"), alone)])
+    lead = contest.fastest.leads["eager"]
+    assert (contest.fastest.certainty, lead.value) == (Certainty.SURE, 5.0)
+    assert lead.ci95 is not None and lead.ci95.low == pytest.approx(5.0 / 1.35)  # such calls find cold caches
+
+
+def test_a_latency_below_the_caller_s_cpu_time_is_not_believed() -> None:
+    """A cell of onnx/openvino-ep waited for more than its calls took. It was said to be 4,631 times as fast."""
+    at_work = {"wait_share": 1.7, "cpu_share": 0.2, "caller_share": 0.2, "others_cores": 2.0}
+    too_short = under(steady([10.0] * 3, rounds=12), **at_work, given_ms=0.0001)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), too_short)])
+    assert contest.fastest.certainty is Certainty.OPEN
+    assert not contest.fastest.leads["eager"].is_rough
+
+
+def test_an_interval_contains_what_waiting_may_have_done() -> None:
+    contest = judge_contest([waiting(1.0, "onnx", 0.1), waiting(2.0, "eager", 0.2)])
+    ends = contest.fastest.leads["eager"].ci95
+    assert ends is not None
+    assert (contest.fastest.certainty, ends.low, ends.high) == (
+        Certainty.SURE,
+        pytest.approx(1.6),
+        pytest.approx(2 / 0.9),
+    )
+
+
+def test_a_lead_that_waiting_may_have_made_is_open() -> None:
+    contest = judge_contest([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)])
+    assert (contest.fastest.certainty, kinds(contest, Effect.WINNER)) == (Certainty.OPEN, [of_winner.MachineBusy])
+    assert undecided([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)]) == []  # more of the same tells no more
+
+
+@pytest.mark.parametrize("cause", [{}, {"others_cores": 0.05}])
+def test_threads_that_wait_for_one_another_alone_are_part_of_a_latency(cause: dict[str, object]) -> None:
+    bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.5, cpu_share=1.2, **cause)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
+    assert contest.fastest.certainty is Certainty.SURE
+    assert AlwaysWaited in kinds(contest, Effect.NUMBER)
+
+
+def test_a_quota_that_holds_a_process_counts_as_others_do() -> None:
+    bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.6, cpu_share=1.2, throttled_share=0.5)
+    contest = judge_contest([waiting(0.5, "onnx", 0.0), ok(cell("eager"), bursts)])
+    assert kinds(contest, Effect.WINNER) == [of_winner.MachineBusy]
+
+
+@pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
+def test_a_rival_that_always_waited_may_be_faster_by_so_much(lead: float, effect: Effect) -> None:
+    bursts = under(steady([lead] * 5), wait_share=0.35)
+    contest = judge_contest([lived(1.0, "onnx", [1.0] * 5), ok(cell("eager"), bursts)])
+    assert kinds(contest, effect) == [AlwaysWaited]
+
+
+@pytest.mark.parametrize("starved", ["onnx", "eager"])
+@pytest.mark.parametrize(("share", "is_known"), [(0.85, True), (0.94, False)])
+def test_cells_that_waited_most_of_the_time_make_no_sure_winner(starved: str, share: float, is_known: bool) -> None:
+    """So it was in runs beside busy neighbours: eager took 170 times as long as it does alone."""
+    levels_ms, waits = {"onnx": 0.03, "eager": 14.0}, {starved: share}
+    records = [
+        ok(cell(name), under(steady([level_ms], rounds=12), wait_share=waits.get(name, 0.0)), build_s=3.5)
+        for name, level_ms in levels_ms.items()
+    ]
+    contest = judge_contest(records)
+    assert contest.fastest.certainty is (Certainty.SURE if is_known else Certainty.DOUBTED)
+    assert AlwaysWaited in kinds(contest, Effect.NUMBER if is_known else Effect.WINNER)
+    pays = contest.cells[0].break_even
+    assert pays is not None
+    assert pays.is_established is is_known
+
+
+@pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
+def test_a_shared_gpu_bears_on_a_narrow_lead(lead: float, effect: Effect) -> None:
+    levels = {"onnx": 1.0, "eager": lead}
+    records = [ok(cell(name), under(steady([level] * 5), foreign_gpu_processes=1)) for name, level in levels.items()]
+    assert kinds(judge_contest(records), effect) == [GpuShared]
+
+
+def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_others() -> None:
+    records = [
+        lived(3.0, "inductor", doubts=[caveat("of another cell")]),
+        lived(1.0, "onnx", doubts=[caveat("of the winner")]),
+        lived(2.0, "eager", doubts=[caveat("of the baseline")]),
+        NOT_YET,
+    ]
+    contest = judge_contest(records)
+    assert kinds(contest, Effect.WINNER) == [of_winner.NotRanked]
+    told = [doubt.cells for doubt in contest.doubts]
+    assert told == [("openvino",), ("onnx",), ("eager",), ("inductor",)]
+
+
+def test_a_latency_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
+    """In a second process, both took twenty times as long: the ratio stays as it was, and a latency may be anything."""
+    levels_ms = {"onnx": 0.5, "eager": 1.6}
+    rough = judge_contest(
+        [lived(level_ms, name, [1.0, 20.0], roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()]
+    )
+    assert rough.fastest.certainty is Certainty.SURE
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, of_cells.RoughLatency))
+    assert doubt.intervals["onnx"].low < roofline(0.5).floor_ms < doubt.intervals["onnx"].high
+    assert (doubt.cells, doubt.below_floor, doubt.has_ratios) == (("onnx", "eager"), ("onnx", "eager"), True)
+    usual = judge_contest([lived(level_ms, name, roofline=roofline(level_ms)) for name, level_ms in levels_ms.items()])
+    assert of_cells.RoughLatency not in map(type, usual.doubts)
+
+
+def test_a_lead_that_is_hardly_known_is_told_beside_a_sure_winner() -> None:
+    """In every second round onnx is slow and eager is quick. Each latency is known, and their ratio hardly."""
+    rounds = [math.exp(0.25), math.exp(-0.25)] * 3
+    times = {"onnx": rounds, "eager": [2.6 / factor for factor in rounds]}
+    rough = judge_contest([ok(cell(name), constant(levels)) for name, levels in times.items()])
+    assert rough.fastest.certainty is Certainty.SURE and of_cells.RoughLatency not in map(type, rough.doubts)
+    (doubt,) = (each for each in rough.doubts_by_effect[Effect.NUMBER] if isinstance(each, of_cells.RoughLead))
+    assert (doubt.best, doubt.other, doubt.lead.processes) == ("onnx", "eager", 1)
+    assert doubt.lead.ci95 and 2 * doubt.lead.ci95.low < doubt.lead.ci95.high
+    usual = judge_contest([ok(cell(name), constant(levels[:1] * 6)) for name, levels in times.items()])
+    assert of_cells.RoughLead not in map(type, usual.doubts)
+
+
+def test_what_calls_may_take_without_waiting_is_no_less_than_the_quickest_one_took() -> None:
+    """Two threads waited for cores: it is not known how much of a call that was, and each call took 1 ms at least."""
+    waited = {"wait_share": 0.99, "others_cores": 3.0, "cpu_share": 1.0, "caller_share": 0.5}
+    records = [ok(cell(name), under(steady([1.0, 1.2, 1.1]), **waited)) for name in ("eager", "onnx")]
+    contest = judge_contest(records)
+    ends, measured = contest.fit.latency_ci95_ms("onnx"), contest.fit.ends_as_measured("onnx")
+    assert ends and measured and contest.fit.reach("onnx") > 1
+    assert ends.low == min(1.0, measured.low) and ends.high == measured.high
+
+
+def test_a_latency_that_is_rough_by_waiting_is_told_apart_from_one_of_few_processes() -> None:
+    """Calls of eager lost their cores for a third of their time, and more processes would not help."""
+    waited = {"wait_share": 0.35, "others_cores": 3.0, "cpu_share": 1.0, "caller_share": 0.5}
+    levels = steady([1.0, 1.2, 1.1])
+    quick = [burst.model_copy(update={"samples_ns": [*burst.samples_ns, 300_000]}) for burst in levels]
+    records = [ok(cell("eager"), under(quick, **waited)), lived(0.5, "onnx", [1.0, 1.8])]
+    rough = next(doubt for doubt in judge_contest(records).doubts if isinstance(doubt, of_cells.RoughLatency))
+    assert (set(rough.intervals), rough.by_waiting) == ({"eager", "onnx"}, ("eager",))

@@ -1,4 +1,4 @@
-"""One fit gives every number of a contest. The properties hold for any contest that hypothesis can think of."""
+"""One fit gives every number of a contest, from samples that are reduced to bursts and processes first."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,19 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.judging import estimate
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.estimate import Turn, process_medians_ms, series_of
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
+from bakeoff.judging.gaps import imprecise, unclear
+from bakeoff.judging.intervals import calls_needed, median_interval, percentile
+from bakeoff.judging.samples import MAX_TURNS, distributions_of
 from bakeoff.records.schema import Burst, Extent, Interval, Placement, Record, Status
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
-from tests.reports.samples import bursts, cell, constant, lived, ok, over_processes, roofline, steady, under
+from tests.reports.samples import bursts, cell, constant, failed, lived, ok, over_processes, roofline, steady, under
 
 levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
 
 
 def fit_of(cells: dict[str, Sequence[Burst]]) -> Fit:
-    return fit({label: series_of(taken) for label, taken in cells.items()})
+    return fit({label: estimate.series_of(taken) for label, taken in cells.items()})
 
 
 def test_the_summary_by_hand() -> None:
@@ -220,7 +223,7 @@ def test_the_summary_of_several_processes_is_over_processes() -> None:
     made = steady([1.0, 1.1, 1.02])
     summary = summarise(made)
     assert summary is not None
-    assert process_medians_ms(made) == {0: 1.0, 1: 1.1, 2: 1.02}
+    assert estimate.process_medians_ms(made) == {0: 1.0, 1: 1.1, 2: 1.02}
     assert (summary.median_ms, summary.processes) == (1.039, 3)  # the geometric mean
     assert summary.process_spread == pytest.approx(0.1)
     assert summary.median_ci95_ms is not None
@@ -353,9 +356,12 @@ def test_a_noisy_cell_does_not_spoil_the_others() -> None:
 def test_a_cell_that_waited_in_most_rounds_does_not_lift_the_latency_of_another() -> None:
     """Threads of eager waited for cores in seven of twelve rounds, for 24 ms. In the others it took 0.065 ms."""
     waited = [number % 12 in (0, 2, 3, 5, 7, 8, 10) for number in range(12)]
-    onnx = {0: {(0, number): Turn(0.05, False) for number in range(12)}}
+    onnx = {0: {(0, number): estimate.Turn(0.05, False) for number in range(12)}}
     eager = {
-        0: {(0, number): (Turn(24.0, True, 6.0) if late else Turn(0.065, False)) for number, late in enumerate(waited)}
+        0: {
+            (0, number): (estimate.Turn(24.0, True, 6.0) if late else estimate.Turn(0.065, False))
+            for number, late in enumerate(waited)
+        }
     }
     found = fit({"eager": eager, "onnx": onnx})
     assert found.latency_ms == {"eager": 0.065, "onnx": 0.05}
@@ -388,7 +394,7 @@ def test_processes_that_agree_by_chance_are_known_no_better_than_their_rounds(
     rounds = [1.4, 1.6, 2.0, 2.0, 2.5, 2.8]
     fast, slow = (
         {
-            process: {(0, number): Turn(ms, number < disturbed) for number, ms in enumerate(times_ms)}
+            process: {(0, number): estimate.Turn(ms, number < disturbed) for number, ms in enumerate(times_ms)}
             for process in range(processes)
         }
         for times_ms in ([1.0] * len(rounds), rounds)
@@ -426,3 +432,177 @@ def test_what_a_right_cell_is_faster_than_is_no_floor(
     found = fitted(fitted(records))
     assert [record.roofline is not None and record.roofline.is_beaten for record in found] == [is_beaten, is_beaten]
     assert [record.roofline is not None and record.roofline.share is None for record in found] == [is_beaten] * 2
+
+
+latencies_ms = st.lists(st.floats(1e-3, 1e3), min_size=6, max_size=60)
+
+
+@given(latencies_ms)
+def test_the_interval_contains_the_median_and_is_made_of_values(values: list[float]) -> None:
+    interval = median_interval(values)
+    assert interval is not None
+    assert interval.low <= float(np.median(values)) <= interval.high
+    assert {interval.low, interval.high} <= set(values)
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_fewer_than_six_values_hold_no_interval(n: int) -> None:
+    assert median_interval([1.0] * n) is None
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (50, 18)])
+def test_the_interval_takes_the_order_statistics_of_the_tables(n: int, k: int) -> None:
+    interval = median_interval([float(value) for value in range(1, n + 1)])
+    assert interval is not None
+    assert (interval.low, interval.high) == (k, n + 1 - k)
+
+
+@pytest.mark.parametrize(("quantile", "calls"), [(0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636)])
+def test_calls_needed_for_a_percentile(quantile: float, calls: int) -> None:
+    assert calls_needed(quantile) == calls
+    assert percentile([1.0] * (calls - 1), quantile) is None
+    assert percentile([1.0] * calls, quantile) == 1.0
+
+
+def test_a_burst_stands_for_the_median_of_its_calls() -> None:
+    assert estimate.burst_ms(Burst(group=0, round=0, started_s=0, samples_ns=[1_000_000, 9_000_000, 2_000_000])) == 2.0
+
+
+def test_undisturbed_rounds_of_a_cell_are_counted() -> None:
+    calm = under(constant([1.0] * 6), wait_share=0.0)
+    one = [*calm[:5], *under(calm[5:], wait_share=0.2)]
+    other = [*under(calm[:2], wait_share=0.2), *calm[2:]]
+    assert [estimate.undisturbed_rounds(bursts) for bursts in (calm, one, other, [])] == [6, 5, 4, 0]
+
+
+def noisy(level_ms: float, rounds: int, sd: float, seed: int = 0) -> list[Burst]:
+    return constant((level_ms * np.exp(np.random.default_rng(seed).normal(0, sd, rounds))).tolist())
+
+
+def test_ratios_are_precise_once_rounds_agree_or_are_many() -> None:
+    even = constant([1.0] * 48)
+    assert not imprecise([even[:12], noisy(1.0, 12, 0.02)])
+    assert imprecise([even[:12], noisy(1.0, 12, 0.06)])
+    assert not imprecise([even[:48], noisy(1.0, 48, 0.06)])
+    assert imprecise([even[:48], noisy(1.0, 48, 0.06), noisy(1.0, 48, 0.3, seed=1)]) == {0, 2}
+
+
+def test_a_large_difference_needs_less_precision() -> None:
+    even = constant([1.0] * 12)
+    assert imprecise([even, noisy(1.0, 12, 0.06)])
+    assert not imprecise([even, noisy(1.3, 12, 0.06)])
+    assert not imprecise([noisy(1.3, 12, 0.06), even])
+    assert not imprecise([even, noisy(1.12, 12, 0.06)]), "a lead that takes five processes anyway"
+
+
+def test_a_large_difference_needs_less_precision_still_where_five_processes_come_anyway() -> None:
+    even, far, near = constant([1.0] * 12), noisy(2.0, 12, 0.4), constant([1.1] * 12)
+    assert imprecise([even, far])
+    assert imprecise([even, far, constant([1.01] * 12)]), "a tie may be decided by three processes"
+    assert not imprecise([even, far, near])
+    assert imprecise([even, noisy(2.0, 12, 1.5), near])
+    assert imprecise([even, far, near], bridge=0)
+
+
+def test_without_a_round_in_common_no_further_one_tells_more() -> None:
+    assert not imprecise([])
+    assert not imprecise([constant([1.0, 1.0])])
+    assert not imprecise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])
+
+
+def test_a_gap_is_clear_once_its_error_is_a_small_share_of_it() -> None:
+    even = constant([1.0] * 6)
+    cells = [even, noisy(1.1, 6, 0.002), noisy(1.1, 6, 0.2), noisy(3.0, 6, 0.06)]
+    assert unclear(cells) == {0, 2}
+    assert unclear(cells, most_error=0.001) == {0, 2, 3}, "an error as small as a few rounds can have is enough"
+    assert unclear(cells[:2]) == set()
+    assert unclear([even]) == {0}, "alone there is no gap"
+    assert unclear([even, noisy(1.003, 6, 0.02)]) == {0, 1}, "a small gap needs all rounds"
+
+
+def test_a_narrow_gap_is_not_clear_in_disturbed_rounds_and_a_wide_one_is() -> None:
+    calm, loud = under(constant([1.0] * 4), wait_share=0.0), under(constant([1.0] * 2, first_round=4), wait_share=0.5)
+    for ratio, is_open in ((1.1, True), (2.0, False)):
+        slow = under(constant([ratio] * 6), wait_share=0.0)
+        assert bool(unclear([[*calm, *loud], slow])) == is_open
+
+
+@pytest.mark.parametrize(("rounds", "off"), [(12, 0.10), (48, 0.05)])
+def test_a_medians_error_is_estimated_nearly_without_bias(rounds: int, off: float) -> None:
+    draws = np.random.default_rng(3).normal(0, 1, (4000, rounds))
+    medians = np.median(draws, axis=1)
+    deviations = np.median(np.abs(draws - medians[:, None]), axis=1)
+    estimated = float(np.mean(estimate.ERROR_PER_DEVIATION * deviations / np.sqrt(rounds)))
+    assert estimated == pytest.approx(float(medians.std()), rel=off)
+
+
+def test_ratios_that_go_through_another_cell_have_to_be_precise_however_large() -> None:
+    even = constant([1.0] * 12)
+    fast = noisy(0.3, 12, 0.06)
+    assert not imprecise([even, fast])
+    assert imprecise([even, fast], bridge=0)
+    assert not imprecise([even, noisy(0.3, 12, 0.02)], bridge=0)
+
+
+def test_the_steadiest_cell_is_the_preferred_one_unless_its_rounds_differ_much() -> None:
+    wild, uneven, even = noisy(1.0, 12, 0.2), noisy(3.0, 12, 0.01), constant([2.0] * 12)
+    assert estimate.steadiest([uneven, even], preferred=0) == 0
+    assert estimate.steadiest([wild, uneven, even], preferred=0) == 2
+    assert estimate.steadiest([wild, uneven], preferred=0) == 1
+    assert estimate.steadiest([[], even], preferred=0) == 1
+    assert estimate.steadiest([[], []], preferred=1) == 1
+
+
+def test_another_confidence_of_the_same_interval() -> None:
+    ratio = estimate.ratio_over_processes([0.0, 0.01, 0.02])
+    wide = estimate.interval_at(ratio, 0.99)
+    assert np.log(wide.high) - 0.01 == pytest.approx(9.9248 * 0.01 / 3**0.5, rel=1e-4)  # t = 9.9248
+    same = estimate.interval_at(ratio, 0.95)
+    assert ratio.ci95 is not None
+    assert (same.low, same.high) == (pytest.approx(ratio.ci95.low), pytest.approx(ratio.ci95.high))
+    with pytest.raises(ValueError, match="no interval over processes"):
+        estimate.interval_at(speedup(bursts(1.0), bursts(2.0)), 0.99)
+
+
+def test_the_distribution_of_single_calls_has_the_cells_latency_and_the_middle_99_percent() -> None:
+    record = ok(cell(), bursts(1.0, rounds=20, calls=100))
+    (found,) = distributions_of([record, failed(cell("onnx"), Status.OOM, "no memory")]).by_label.values()
+    calls_ms = np.concatenate([burst.samples_ns for burst in record.bursts]) / 1e6
+    assert record.latency and (found.calls, found.median_ms) == (2000, record.latency.median_ms)
+    assert (found.low_ms, found.high_ms) == pytest.approx(np.quantile(calls_ms, [0.005, 0.995]))
+    assert max(found.heights) == 1 and len(found.heights) == len(found.middles_ms) == 40
+    assert all(found.low_ms < middle < found.high_ms for middle in found.middles_ms)
+
+
+def test_distributions_far_apart_stand_on_a_logarithmic_axis() -> None:
+    near, far = ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(20.0))
+    assert distributions_of([near, far]).is_log
+    assert not distributions_of([near]).is_log
+    middles_ms = distributions_of([near, far]).by_label["eager"].middles_ms
+    steps = np.diff(middles_ms)
+    assert steps[-1] > steps[0]
+
+
+def test_equal_calls_have_no_outline_and_no_calls_no_distribution() -> None:
+    assert distributions_of([ok(cell(), constant([1.0] * 8))]).by_label["eager"].heights == ()
+    assert distributions_of([]).by_label == {}
+    two_calls = Burst(group=0, round=0, started_s=0.0, samples_ns=[1_000_000, 2_000_000])
+    assert distributions_of([ok(cell(), [two_calls])]).by_label["eager"].heights == ()
+
+
+def test_deviations_are_the_bursts_of_each_process_relative_to_the_cell() -> None:
+    calm, busy = steady([1.0, 1.1], rounds=4)[:4], steady([1.0, 1.1], rounds=4)[4:]
+    made = [*under(calm, wait_share=0.0), *under(busy[:3], wait_share=0.0), *under(busy[3:], wait_share=0.5)]
+    (judged,) = judge_contest([ok(cell(), made)]).cells
+    first, second = judged.deviations
+    assert judged.latency and judged.latency.median_ms == 1.049  # the geometric mean of 1.0 and 1.1
+    assert [deviation.share for deviation in first] == pytest.approx([1.0 / 1.049 - 1] * 4)
+    assert [deviation.share for deviation in second] == pytest.approx([1.1 / 1.049 - 1] * 4)
+    assert [turn.disturbed for turn in second] == [False, False, False, True]
+    assert judge_contest([failed(cell(), Status.OOM, "no memory")]).cells[0].deviations == ()
+
+
+def test_many_bursts_become_few_deviations() -> None:
+    (process,) = judge_contest([ok(cell(), constant([1.0] * 200))]).cells[0].deviations
+    assert len(process) == 50 <= MAX_TURNS  # four neighbours each
+    assert process[0].at_s == pytest.approx(1.5)

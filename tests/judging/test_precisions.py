@@ -20,7 +20,7 @@ from bakeoff.reports.charts.chart import Dots, Line
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
-from tests.judging.test_load import load
+from tests.judging.test_costs import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 from tests.support.golden import same_as_golden
 from tests.support.printed import every_output

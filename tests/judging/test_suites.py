@@ -1,16 +1,44 @@
-"""Sums over many models. Latencies are planted, so that every mean is known."""
+"""Several contests together: many models, sizes, the two graphs of a generation, and the stages of a request."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.answer import Certainty
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.end_to_end import EndToEnd
+from bakeoff.judging.judgement import Judgement, contests_of, judge
 from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_win, holm
+from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Record, Status
-from tests.reports.samples import MIB, cell, constant, failed, judged, ok, report, steady, suite
+from bakeoff.records.schema import AroundCall, Generated, Record, Status
+from bakeoff.reports import end_to_end, generation, headline
+from bakeoff.reports.json_answer import _answer
+from bakeoff.reports.run_report import to_markdown, to_short_markdown
+from bakeoff.reports.sentences import sweep_finding, sweep_title
+from tests.reports.samples import (
+    LAYOUTS,
+    MIB,
+    bursts,
+    cell,
+    constant,
+    conv_on_cpu,
+    failed,
+    judged,
+    lived,
+    ok,
+    once,
+    report,
+    steady,
+    suite,
+)
+from tests.reports.samples import sweep as sample
+from tests.support.golden import same_as_golden
 
 Planted = Mapping[str, float | Status]
 """The latency of each backend on one model in ms, or how it failed."""
@@ -248,3 +276,234 @@ def test_a_single_process_must_lead_by_more_than_equal_processes_differ(lead: fl
     ]
     (contest,) = judge(report(made)).contests
     assert (chance_of_win(contest.fit, "onnx", ["eager"]) < 0.001) is is_clear
+
+
+def found(*records: Record) -> list[Sweep]:
+    return sweeps_of(contests_of(report(list(records))))
+
+
+def at(label: str, ms: float, **dimensions: object) -> Record:
+    return ok(cell(label, dimensions=dimensions), bursts(ms, rounds=8, calls=5))
+
+
+def test_contests_that_differ_in_one_size_are_a_sweep_in_its_order() -> None:
+    (swept,) = found(
+        at("eager", 4.0, batch=64, seq=8), at("eager", 1.0, batch=1, seq=8), at("eager", 2.0, batch=8, seq=8)
+    )
+    assert (swept.dimension, swept.sizes) == ("batch", [1, 8, 64])
+    assert sweep_title(swept) == "conv (seq 8) on cpu, fp32, over batch"
+    medians = [latency(point.row) for point in swept.lines["eager"]]
+    assert [round(value.middle) for value in medians if value] == [1, 2, 4]
+
+
+def test_what_differs_in_anything_else_is_none() -> None:
+    assert found(*conv_on_cpu()) == []
+    half = ok(cell(dimensions={"batch": 2}, precision="fp16"), bursts(1.0))
+    assert found(at("eager", 1.0, batch=1), half) == []
+    assert found(at("eager", 1.0, variant="naive"), at("eager", 1.0, variant="sdpa")) == []  # no number, no axis
+
+
+def test_of_two_dimensions_the_one_with_more_values_is_the_axis() -> None:
+    grid = [at("eager", 1.0 * batch * seq, batch=batch, seq=seq) for batch in (1, 2) for seq in (16, 32, 64)]
+    swept = found(*grid)
+    assert [(each.dimension, each.sizes, sweep_title(each)) for each in swept] == [
+        ("seq", [16, 32, 64], "conv (batch 1) on cpu, fp32, over seq"),
+        ("seq", [16, 32, 64], "conv (batch 2) on cpu, fp32, over seq"),
+    ]
+
+
+def test_a_failed_cell_is_a_point_without_a_value() -> None:
+    lost = failed(cell("onnx", dimensions={"batch": 2}), Status.OOM, "out of memory")
+    (swept,) = found(at("eager", 1.0, batch=1), at("onnx", 0.5, batch=1), at("eager", 2.0, batch=2), lost)
+    assert {label: [point.size for point in points] for label, points in swept.failures(latency).items()} == {
+        "onnx": [2]
+    }
+    assert swept.has_ratio
+    assert not found(at("eager", 1.0, batch=1), at("eager", 2.0, batch=2))[0].has_ratio
+
+
+def test_the_finding_names_who_is_fastest_from_which_size_on() -> None:
+    records = [at("eager", 1.0, batch=1), at("onnx", 2.0, batch=1), at("eager", 4.0, batch=2), at("onnx", 2.0, batch=2)]
+    assert sweep_finding(found(*records)[0]) == "fastest: eager, from batch 2 on onnx"
+    assert sweep_finding(sweeps_of(contests_of(sample(contests=3)))[0]) == "fastest at every batch: tensorrt"
+
+
+SIZES = {"batch": 2, "prompt": 64, "new_tokens": 11}
+
+
+def part(task: str, level_ms: float, backend: str, build_s: float = 0.0, prompt: int = 64, **more: object) -> Record:
+    measured = cell(backend, model="transformer_lm", task=task, dimensions=SIZES | {"prompt": prompt})
+    return ok(measured, steady([level_ms * layout for layout in LAYOUTS]), build_s=build_s, **more)
+
+
+def both(first_ms: float, further_ms: float, backend: str, build_s: float = 0.0, **more: object) -> list[Record]:
+    first = part("prefill", first_ms, backend, build_s)
+    return [first, part("decode", further_ms, backend, build_s, settings={"caches": "in place"}, **more)]
+
+
+def judged_generation(*records: Record) -> Judgement:
+    return judge(report(list(records)))
+
+
+def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> None:
+    found = (
+        judged_generation(*both(100.0, 10.0, "eager"), *both(150.0, 2.0, "onnx", build_s=3.0)).contests[1].generation
+    )
+    assert found is not None
+    onnx, eager = found.cells
+    assert (onnx.label, onnx.total_ms, eager.total_ms) == (
+        "onnx",
+        pytest.approx(170.0, 0.01),
+        pytest.approx(200.0, 0.01),
+    )
+    assert onnx.value == pytest.approx(2 / 2e-3, 0.01)
+    assert onnx.speedup is not None and onnx.speedup.value == pytest.approx(200 / 170, 0.01)
+    assert (onnx.rank, eager.rank, found.answer.baseline) == (1, 2, "eager")
+    # six seconds of building both graphs, 30 ms gained in a generation of 22 tokens
+    assert onnx.pays_after_tokens == pytest.approx(22 * 200, 0.05)
+    assert eager.pays_after_tokens is None
+
+
+def test_only_what_is_ranked_in_both_contests_is_judged() -> None:
+    wrong = failed(part("decode", 1.0, "onnx").cell, Status.INCORRECT, "output 0: wrong")
+    records = [*both(100.0, 10.0, "eager"), part("prefill", 50.0, "onnx"), wrong]
+    found = judged_generation(*records).contests[1].generation
+    assert found is not None
+    assert [one.label for one in found.cells] == ["eager"]
+    assert judged_generation(part("decode", 1.0, "eager")).contests[0].generation is None
+
+
+def test_generations_are_told_as_before() -> None:
+    """Eager that does not repeat its own tokens is not compared with itself by name."""
+    agreed = {"tokens": 10, "usual_margin": 0.5, "agreed": 4, "margin": 0.01}
+    two, one = (Generated.model_validate({**agreed, "sequences": sequences}) for sequences in (2, 1))
+    cases = {
+        "onnx differs": judged_generation(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=two)),
+        "eager differs": judged_generation(*both(100.0, 10.0, "eager", generated=one), *both(50.0, 5.0, "onnx")),
+    }
+    lines = []
+    for name, judgement in cases.items():
+        (table,) = generation.tables(judgement.contests[1])
+        cells = [f"{each.heading}: {each.text_of(table.rows[0])}" for each in table.columns if each.is_text]
+        lines += [f"{name}: {told}" for told in (*generation.sentences(judgement.contests[1]), *cells)]
+    same_as_golden("generations.txt", "\n".join(lines))
+
+
+def test_memory_is_told_for_every_context_that_was_decoded() -> None:
+    records = [
+        one
+        for prompt in (64, 256)
+        for one in (part("prefill", 9.0, "eager", prompt=prompt), part("decode", 1.0, "eager", prompt=prompt))
+    ]
+    contests = [one for one in judged_generation(*records).contests if one.generation]
+    assert len(contests) == 2
+    _, memory = generation.tables(contests[0])
+    assert [column.heading for column in memory.columns] == ["backend", "75 rows (MiB)", "267 rows (MiB)"]
+    assert memory.rows[0][0] == "eager"
+
+
+def staged(record: Record, **stages_ms: float) -> Record:
+    """Return the record with these stages, timed in each of its processes."""
+    around = [
+        AroundCall(name=name, process=process, calls=10, median_ms=ms * LAYOUTS[process])  # type: ignore[arg-type]
+        for name, ms in stages_ms.items()
+        for process in range(len(record.processes))
+    ]
+    return record.model_copy(update={"around": around})
+
+
+def judged_requests(*records: Record) -> EndToEnd:
+    found = judge_contest(records).end_to_end
+    assert found is not None
+    return found
+
+
+def test_a_model_four_times_faster_behind_slow_stages_is_a_tie_and_says_where_the_time_is() -> None:
+    records = [staged(lived(0.1, "onnx"), before=20.0), staged(lived(0.4, "eager"), before=20.0)]
+    found = judged_requests(*records)
+    assert judge_contest(records).fastest.winner == "onnx"
+    assert found.answer.certainty is Certainty.TIE
+    assert found.answer.tied == ("onnx", "eager")
+    assert [(row.label, row.rank) for row in found.answer.rows] == [("onnx", 1), ("eager", 1)]
+    assert found.longest.name == "before()"
+    assert found.longest.share == pytest.approx(0.995, abs=0.001)
+    told = headline.line(judge_contest(records))
+    whole = "whole requests: onnx or eager, 20.11 ms (100 % of it before()), tie"
+    assert told == f"onnx, 0.1000 ms, 4.00x eager, sure winner; {whole}"
+
+
+def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
+    records = [staged(lived(1.0, "onnx"), before=1.0, after=0.5), staged(lived(4.0, "eager"), before=1.0, after=0.5)]
+    found = judged_requests(*records)
+    assert found.answer.certainty is Certainty.SURE
+    assert found.answer.winner == "onnx"
+    assert found.answer.speedup is not None
+    assert found.answer.speedup.value == pytest.approx(5.5 / 2.5, rel=0.01)
+    assert found.answer.speedup.ci95 is not None
+    assert found.answer.speedup.ci95.low < 5.5 / 2.5 < found.answer.speedup.ci95.high
+    assert [step.name for step in found.steps] == ["before()", "the model", "after()"]
+    assert sum(step.share for step in found.steps) == pytest.approx(1.0)
+    assert found.answer.rows[0].interval is not None
+
+
+def test_one_disturbed_process_of_an_epoch_moves_no_stage() -> None:
+    records = [staged(lived(ms, name), before=20.0) for ms, name in ((1.0, "onnx"), (2.0, "eager"), (3.0, "null"))]
+    steady = judged_requests(*records).steps[0].ms
+    disturbed = records[2].model_copy(
+        update={"around": [each.model_copy(update={"median_ms": 50.0}) for each in records[2].around[:1]]}
+    )
+    assert judged_requests(*records[:2], disturbed).steps[0].ms == pytest.approx(steady, rel=0.01)
+
+
+def test_without_stages_nothing_is_said() -> None:
+    contest = judge_contest([lived(1.0, "onnx"), lived(4.0, "eager")])
+    assert contest.end_to_end is None
+    assert "end to end" not in headline.line(contest)
+    assert _answer(contest).end_to_end is None
+
+
+def test_a_stage_that_failed_is_told_and_nothing_is_judged() -> None:
+    failed = lived(1.0, "onnx").model_copy(update={"around": [AroundCall(name="after", failure="KeyError: 'boxes'")]})
+    found = judged_requests(failed, lived(4.0, "eager"))
+    assert found.answer.rows == ()
+    assert found.failures == ("after() failed: KeyError: 'boxes'",)
+    assert "after() failed" in to_markdown(judge(report([failed])))
+
+
+def test_one_process_shows_a_tie_where_the_model_hardly_counts_and_says_else_what_decides() -> None:
+    """Even a model that takes no time at all could not shorten such a request by 2 %."""
+    tied = [staged(once(0.0036, "onnx"), before=2.11), staged(once(0.0155, "eager"), before=2.11)]
+    assert judged_requests(*tied).answer.certainty is Certainty.TIE
+    undecided = [staged(once(0.1, "onnx"), before=2.11), staged(once(0.18, "eager"), before=2.11)]
+    assert judged_requests(*undecided).answer.certainty is Certainty.OPEN
+    contest = judge_contest(undecided)
+    assert "sure winner (one process); whole requests: onnx or eager, 2.210 ms (" in headline.line(contest)
+    assert end_to_end.sentences(contest)[1] == (
+        "One process of each cannot show how whole requests compare, because equal processes can be 4 % apart. "
+        "Measure more of them: --processes 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spread", "certainty"), [(0.01, Certainty.SURE), (0.9, Certainty.OPEN), (None, Certainty.OPEN)]
+)
+def test_a_stage_of_one_process_has_the_interval_of_its_calls(spread: float | None, certainty: Certainty) -> None:
+    """The stage is timed by one cell alone. Without parts of its calls, as in old records, nothing is known of it."""
+    record = staged(once(1.0, "onnx"), before=3.0)
+    blocks = [] if spread is None else [3.0 * (1.0 + spread * (number - 5.5) / 5.5) for number in range(12)]
+    around = [each.model_copy(update={"block_medians_ms": blocks}) for each in record.around]
+    found = judged_requests(record.model_copy(update={"around": around}), once(1.2, "eager"))
+    assert found.answer.certainty is certainty
+    assert (found.answer.rows[0].interval is None) is (spread is None)
+
+
+def test_every_output_shows_whole_requests(tmp_path: Path) -> None:
+    records = [staged(lived(0.1, "onnx"), before=20.0, after=1.0), staged(lived(0.4, "eager"), before=20.0, after=1.0)]
+    whole = judge(report(records))
+    for text in (to_markdown(whole), to_short_markdown(whole, tmp_path)):
+        assert "whole requests: onnx or eager, 21.1" in text and "before()), tie" in text
+        assert "before() 20.0" in text
+    answer = _answer(whole.contests[0]).end_to_end
+    assert answer is not None
+    assert answer.tied == ["onnx", "eager"]
+    assert answer.request_ms["eager"] == pytest.approx(21.4, rel=0.01)

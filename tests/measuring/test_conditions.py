@@ -1,24 +1,40 @@
-"""What is read around a burst, and where threads begin."""
+"""What is read of the machine: around a burst, once for a run, its energy, its memory, and its other programs."""
 
+import contextlib
 import mmap
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import numpy as np
+import psutil
 import pytest
+import torch
 
+from bakeoff.backends.base import Compiled
+from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.environment import calibrate_ms
+from bakeoff.measuring.controller.others import OtherPrograms, Program, QuietWait, busy_cores, programs_of_others
 from bakeoff.measuring.cores import usable_cores
+from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import GpuWatch, max_sm_clock_mhz
-from bakeoff.measuring.worker import conditions
+from bakeoff.measuring.worker import conditions, energy, memory
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.memory import DeviceMemory
+from bakeoff.models.base import Inputs
+from bakeoff.records import package
 from bakeoff.records.device import CPU
+from bakeoff.records.schema import Energy, Environment, Gpu
+from bakeoff.truth.traits import keeps_memory
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts in /proc")
 
@@ -242,3 +258,373 @@ def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) 
     assert max_sm_clock_mhz(1, lambda: nullcontext(Nvml())) == 1980
     assert max_sm_clock_mhz(2, lambda: nullcontext(Nvml())) is None
     assert max_sm_clock_mhz(1, nullcontext) is None
+
+
+class FakeTime:
+    """Time that passes only while a call runs or somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now_ns(self) -> int:
+        return round(self.now_s * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Calls(Compiled):
+    def __init__(self, time: FakeTime) -> None:
+        self.time, self.count = time, 0
+
+    def bind(self, inputs: Inputs) -> None:
+        """Nothing to bind."""
+
+    def run(self) -> None:
+        self.count += 1
+        self.time.sleep(0.0005)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return ()
+
+
+class Meter(energy.Counter):
+    """Ten watts that drift, and some joules for each call, renewed every 20 ms in steps of a millijoule."""
+
+    source = "scripted"
+
+    def __init__(self, calls: Calls, call_j: float = 0.1, drift_w_per_s: float = 0.0, noise_w: float = 0.0) -> None:
+        self.calls, self.call_j, self.drift, self.noise_w = calls, call_j, drift_w_per_s, noise_w
+        self.random, self.step, self.noise_j = Random(1), 0, 0.0
+        self.told_j = 0.0
+
+    def joules(self) -> float | None:
+        now_s = self.calls.time.now_s
+        while (self.step + 1) * 0.02 <= now_s:
+            self.step += 1
+            self.noise_j += 0.02 * self.random.gauss(0, self.noise_w)
+            exact_j = 10.0 * now_s + self.drift * now_s**2 / 2 + self.noise_j + self.call_j * self.calls.count
+            self.told_j = round(exact_j, 3)
+        return self.told_j
+
+
+class StandingStill(energy.Counter):
+    source = "stands still"
+
+    def joules(self) -> float | None:
+        return 1.0
+
+
+class NoMeter(energy.Counter):
+    source = "none"
+
+    def joules(self) -> float | None:
+        return None
+
+
+def measured(compiled: Calls, counter: energy.Counter) -> Energy | None:
+    clock = Clock(CPU, compiled.time.now_ns)
+    return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
+
+
+@pytest.mark.parametrize("drift_w_per_s", [0.0, 3.0])
+def test_the_energy_of_an_idle_machine_is_subtracted_and_its_drift_and_the_steps_make_no_error(
+    drift_w_per_s: float,
+) -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, Meter(compiled, call_j=0.001, drift_w_per_s=drift_w_per_s))
+    assert found is not None and found.ci95 is not None
+    assert found.joules_per_call == found.resolved_j == pytest.approx(0.001, rel=0.05)
+    assert found.ci95.high - found.ci95.low < 0.1 * found.joules_per_call
+    assert found.idle_w == pytest.approx(10.0 + drift_w_per_s * compiled.time.now_s / 2, rel=0.05)
+    assert found.turns == energy.MIN_TURNS
+    assert found.calls <= compiled.count
+    assert compiled.time.now_s < 2.0
+    assert found.source == "scripted"
+
+
+def test_noise_takes_more_turns_and_gives_an_interval() -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, Meter(compiled, call_j=0.001, noise_w=1.0))
+    assert found is not None and found.ci95 is not None
+    assert found.turns == energy.MAX_TURNS
+    assert found.ci95.low < 0.001 < found.ci95.high
+    assert compiled.time.now_s < 3.0
+
+
+def test_less_than_the_counter_can_tell_from_an_idle_machine_is_not_resolved() -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, Meter(compiled, call_j=1e-6, noise_w=1.0))
+    assert found is not None
+    assert found.resolved_j is None
+
+
+def test_a_counter_that_stands_still_is_not_waited_for() -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, StandingStill())
+    assert found is not None and found.resolved_j is None
+    assert compiled.time.now_s < 4.0
+
+
+def test_without_a_counter_nothing_is_called() -> None:
+    compiled = Calls(FakeTime())
+    assert measured(compiled, NoMeter()) is None
+    assert compiled.count == 0
+
+
+def test_cpu_packages_are_added_up_even_when_a_counter_wraps(tmp_path: Path) -> None:
+    def write(zone: str, microjoules: int) -> None:
+        (tmp_path / zone).mkdir(exist_ok=True)
+        (tmp_path / zone / "energy_uj").write_text(f"{microjoules}\n")
+        (tmp_path / zone / "max_energy_range_uj").write_text("1000000\n")
+
+    write("intel-rapl:0", 900_000)
+    write("intel-rapl:1", 100_000)
+    write("intel-rapl:0:0", 500_000)  # the cores of package 0, which are in its figure
+    counter = energy.RaplCounter(tmp_path)
+    assert counter.joules() == pytest.approx(1.0)
+    write("intel-rapl:0", 100_000)
+    assert counter.joules() == pytest.approx(1.2)
+
+
+def test_a_machine_without_rapl_has_no_energy(tmp_path: Path) -> None:
+    assert energy.RaplCounter(tmp_path).joules() is None
+
+
+FACTS = TorchFacts(torch="9.9.9+cpu", cuda=None, cuda_devices=0, threads=3)
+
+
+@pytest.fixture
+def captured() -> Environment:
+    return environment.with_torch(environment.capture(), FACTS, {})
+
+
+def test_this_machine_is_described(captured: Environment) -> None:
+    assert captured.cpu
+    assert captured.logical_cores == psutil.cpu_count()
+    assert captured.memory_bytes == psutil.virtual_memory().total
+    assert captured.python == ".".join(map(str, sys.version_info[:3]))
+    assert captured.versions["numpy"] == numpy.__version__
+
+
+def test_what_torch_says_of_itself_goes_over_its_distribution(captured: Environment) -> None:
+    assert captured.versions["torch"] == "9.9.9+cpu"
+    assert captured.torch_threads == 3
+
+
+def test_without_answers_of_torch_its_facts_are_unknown() -> None:
+    assert environment.capture().torch_threads is None
+
+
+def test_without_nvml_there_is_no_gpu() -> None:
+    assert environment.gpus_of(None) == []
+
+
+def test_a_gpu_that_does_not_answer_everything_is_described() -> None:
+    class Library:
+        NVMLError = RuntimeError
+        NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = "sm", "memory", "temperature"
+        nvmlDeviceGetCount = staticmethod(lambda: 2)
+        nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
+        nvmlDeviceGetName = staticmethod(lambda device: b"H200")
+        nvmlSystemGetDriverVersion = staticmethod(lambda: "580.1")
+        nvmlDeviceGetEnforcedPowerLimit = staticmethod(lambda device: 700_000)
+
+        def __getattr__(self, question: str) -> object:
+            def refuse(*_: object) -> None:
+                raise RuntimeError("not supported")
+
+            return refuse
+
+    assert environment.gpus_of(Library()) == [
+        Gpu(index=index, name="H200", driver="580.1", power_limit_w=700.0) for index in (0, 1)
+    ]
+
+
+def test_variables_that_bear_on_speed_are_kept_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_ALL", "SECRET_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    kept = environment.with_torch(environment.capture(), FACTS, {}).variables
+    assert {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} <= kept.keys()
+    assert {"LC_ALL", "SECRET_TOKEN", "PATH", "HOME"}.isdisjoint(kept)
+
+
+def test_an_exported_tree_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", "/")
+    assert environment.git_state(tmp_path) == (None, None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert environment.git_state(tmp_path) == (None, None)
+
+
+def test_without_a_commit_a_change_of_bakeoffs_own_files_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "checkout", lambda: None)
+    monkeypatch.setattr(package, "PACKAGE", tmp_path)
+    (tmp_path / "judging.py").write_text("one")
+    before, same = environment.capture(), environment.capture()
+    (tmp_path / "judging.py").write_text("two")
+    assert environment.differences(before, same) == []
+    (told,) = environment.differences(before, environment.capture())
+    assert told.startswith("source_digest: ")
+
+
+def test_the_same_machine_does_not_differ(captured: Environment) -> None:
+    assert environment.differences(captured, captured.model_copy(update={"git_dirty": True})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hostname", "elsewhere"),
+        ("cpu", "another"),
+        ("usable_cores", 999),
+        ("torch_threads", 4),
+        ("python", "3.99.0"),
+        ("versions", {"torch": "0.1"}),
+        ("cuda", "13.0"),
+        ("git_commit", "abc"),
+        ("governor", "imaginary"),
+    ],
+)
+def test_what_changed_is_named(captured: Environment, name: str, value: object) -> None:
+    (told,) = environment.differences(captured, captured.model_copy(update={name: value}))
+    assert told.startswith(f"{name}: ") and told.endswith(f" -> {value}")
+
+
+@pytest.mark.parametrize("change", [{"name": "A100"}, {"driver": "2"}])
+def test_another_gpu_or_driver_is_a_difference_and_its_temperature_is_none(
+    captured: Environment, change: dict[str, str]
+) -> None:
+    gpu = Gpu(index=0, name="H200", driver="1", temperature_c=30)
+    with_gpu = captured.model_copy(update={"gpus": [gpu]})
+    hotter = captured.model_copy(update={"gpus": [gpu.model_copy(update={"temperature_c": 80})]})
+    other = captured.model_copy(update={"gpus": [gpu.model_copy(update=change)]})
+    assert environment.differences(with_gpu, hotter) == []
+    assert environment.differences(with_gpu, other) == ["GPUs or their driver"]
+    assert environment.differences(with_gpu, captured) == ["GPUs or their driver"]
+
+
+NAMES = {1: "init", 7: "trainer"}
+
+
+def warning(taken_s: dict[int, float], cores: int) -> str:
+    """Return the warning after a second in which programs took so many seconds of a CPU."""
+    readings: Iterator[dict[int, Program]] = iter(
+        [
+            {pid: Program(name, 5.0) for pid, name in NAMES.items()},
+            {pid: Program(name, 5.0 + taken_s.get(pid, 0.0)) for pid, name in NAMES.items()} | {9: Program("new", 9.0)},
+        ]
+    )
+    seconds = iter([0.0, 1.0, 1.0])
+    return OtherPrograms(lambda: next(readings), lambda: next(seconds), lambda _: None).warning(cores)
+
+
+@pytest.mark.parametrize(("taken_s", "cores", "longer"), [(7.0, 8, 3), (1.0, 2, 2), (2.0, 8, 2)])
+def test_a_run_begins_with_a_warning_where_others_keep_cores_busy(taken_s: float, cores: int, longer: int) -> None:
+    said = warning({7: taken_s, 1: 0.01}, cores)
+    assert f"{taken_s:.0f} of {cores} cores" in said
+    assert f"about {longer} times as long" in said
+    assert "(trainer, process 7, takes most)" in said
+
+
+@pytest.mark.parametrize(("taken_s", "cores"), [(0.1, 2), (1.5, 8), (0.0, 1)])
+def test_a_quiet_machine_needs_no_warning(taken_s: float, cores: int) -> None:
+    assert warning({7: taken_s}, cores) == ""
+
+
+def test_programs_of_others_are_none_of_ours() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ours:
+        found = programs_of_others()
+        ours.communicate()
+    assert not {os.getpid(), os.getppid(), ours.pid} & found.keys()
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "cpu_num"), reason="the system does not report the core of a process")
+def test_programs_on_cores_that_we_may_not_use_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, ours = SimpleNamespace(user=1.0, system=0.5), usable_cores()[0]
+    programs = [
+        SimpleNamespace(pid=-number, info={"name": "p", "cpu_times": times, "cpu_num": core})
+        for number, core in enumerate([ours, max(usable_cores()) + 1000], 1)
+    ]
+    monkeypatch.setattr(psutil, "process_iter", lambda _: programs)
+    assert programs_of_others() == {-1: Program("p", 1.5)}
+
+
+def test_busy_cores_are_counted() -> None:
+    assert 0.0 <= busy_cores(0.05) <= (os.cpu_count() or 1) + 0.5
+
+
+def waiting(busy: list[float], left_s: float = 10.0) -> tuple[QuietWait, list[str], Callable[[], float]]:
+    """Return what waits, what it says, and its clock, which looking moves on by a second."""
+    time_s, said, readings = [0.0], list[str](), iter(busy)
+
+    def look() -> float:
+        time_s[0] += 1.0
+        return next(readings)
+
+    return QuietWait(left_s, said.append, look, lambda: time_s[0]), said, lambda: time_s[0]
+
+
+def test_a_run_waits_until_others_rest() -> None:
+    quiet, said, now_s = waiting([3.0, 3.0, 0.1, 0.0])
+    quiet.wait(lambda: None)
+    assert (now_s(), quiet.left_s, len(said)) == (3.0, 7.0, 1)
+    quiet.wait(lambda: None)
+    assert (now_s(), quiet.left_s, len(said)) == (4.0, 7.0, 1)
+
+
+def test_a_run_does_not_wait_for_ever() -> None:
+    quiet, said, now_s = waiting([3.0] * 20, left_s=5.0)
+    for _ in range(2):
+        quiet.wait(lambda: None)
+    assert (now_s(), quiet.left_s) == (5.0, 0.0)
+    assert "measured beside them" in said[-1]
+
+
+class Driver:
+    """Stands for NVML: a device of which `used` bytes are in use, and what it knows of single processes."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.processes: list[SimpleNamespace] = []
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(used=self.used)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[SimpleNamespace]:
+        return self.processes
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    monkeypatch.setattr(memory, "nvml", lambda: contextlib.nullcontext(found))
+    monkeypatch.setattr(memory, "handle", lambda library, index: index)
+    return found
+
+
+def test_what_others_load_before_a_build_is_not_the_workers_own(driver: Driver) -> None:
+    driver.used = 5
+    mine = DeviceMemory(0)
+    driver.used += 10 + 40  # the model of this worker, and those of its neighbours
+    mine.leave_out_others(own_bytes=10)
+    driver.used += 3  # the build
+    mine.sample()
+    assert (mine.peak_bytes, mine.source) == (13, "growth of the device's memory in use")
+
+
+def test_the_drivers_account_of_the_process_goes_first(driver: Driver) -> None:
+    mine = DeviceMemory(0)
+    driver.used = 50
+    driver.processes = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=12), SimpleNamespace(pid=0, usedGpuMemory=38)]
+    mine.sample()
+    assert (mine.peak_bytes, mine.source) == (12, "driver, this process")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows"), [([8, 16, 24, 32], True), ([8, 16, 16, 16], False), ([8, 24, 16, 32], False)]
+)
+def test_memory_that_each_call_adds_to_grows(sizes: list[int], grows: bool) -> None:
+    calls: list[int] = []
+    assert keeps_memory(lambda: calls.append(1), lambda: sizes[len(calls) - 1]) is grows

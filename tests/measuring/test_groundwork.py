@@ -1,4 +1,4 @@
-"""The reference and the ceilings, asked of a launcher that answers as told."""
+"""The reference and the ceilings, asked of a launcher that answers as told, and the roofline that follows."""
 
 import json
 import os
@@ -7,13 +7,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from bakeoff import models
 from bakeoff.judging import roofline
-from bakeoff.measuring import isolation
+from bakeoff.judging.fit import summarise
+from bakeoff.measuring import isolation, messages
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller import headers as headers_of_torch
@@ -23,22 +30,20 @@ from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import ForkLauncher
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import (
-    CeilingsMeasured,
-    ComputeReference,
-    Failed,
-    HeadersMade,
-    MeasureCeilings,
-    PrecompileHeaders,
-    ReferenceComputed,
-)
+from bakeoff.measuring.worker import ceilings
+from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.counting import LongestSum, count
+from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import Unsupported
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Ceilings, Cell, Status, Work
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Cell, Latency, MemoryLevel, Status, TensorCores, Work
 from bakeoff.records.store import Store
+from tests.reports.samples import constant
 from tests.support.measuring import Silent, measure
 from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of, plan_of
 
@@ -65,8 +70,8 @@ def context_of(launcher: ScriptedLauncher, store: Store, cache: BuildCache | Non
     )
 
 
-def failed(text: str, status: Status = Status.ERROR, place: str = "") -> Failed:
-    return Failed(status=status, failure=Failure(kind="RuntimeError", text=text, place=place))
+def failed(text: str, status: Status = Status.ERROR, place: str = "") -> messages.Failed:
+    return messages.Failed(status=status, failure=Failure(kind="RuntimeError", text=text, place=place))
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: ValueError: no weights (",
         ),
         (
-            Failed(
+            messages.Failed(
                 status=Status.ERROR,
                 failure=Failure(kind="KeyError", text="KeyError: 'x'", place="mine.py, line 3, in forward"),
             ),
@@ -91,7 +96,9 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
         (
-            Failed(status=Status.ERROR, failure=Failure(kind="SafetensorError", text="SafetensorError").on_full_disk),
+            messages.Failed(
+                status=Status.ERROR, failure=Failure(kind="SafetensorError", text="SafetensorError").on_full_disk
+            ),
             Status.ERROR,
             "no disk space was left for the reference: SafetensorError: a disk is full, make room (",
         ),
@@ -107,7 +114,7 @@ def store(tmp_path: Path) -> Store:
 def test_without_a_reference_there_is_a_reason(
     launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str
 ) -> None:
-    launcher.answers[ComputeReference] = answer
+    launcher.answers[messages.ComputeReference] = answer
     with pytest.raises(groundwork.NoReference) as error:
         groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert error.value.status is status
@@ -132,18 +139,20 @@ def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
     path, *_ = groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.facts(CONTEST.id, Work) is not None
     path.touch()
-    asked: list[ComputeReference] = []
+    asked: list[messages.ComputeReference] = []
     ask = launcher.ask
     monkeypatch.setattr(launcher, "ask", lambda job, *rest: asked.append(job) or ask(job, *rest))
     assert groundwork.reference(CONTEST, context_of(launcher, store), 30.0) == (path, None, None)
     assert [job.is_resumed for job in asked] == [True], "only compared with the model as it is now"
-    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="", is_changed=True)
+    launcher.answers[messages.ComputeReference] = messages.ReferenceComputed(work=None, uncounted="", is_changed=True)
     with pytest.raises(groundwork.NoReference, match=r"than before this run was interrupted: start a new run"):
         groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
 
 
 def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:
-    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="RuntimeError: not now")
+    launcher.answers[messages.ComputeReference] = messages.ReferenceComputed(
+        work=None, uncounted="RuntimeError: not now"
+    )
     groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
 
@@ -159,7 +168,7 @@ def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLaunche
 def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
 ) -> None:
-    launcher.answers[MeasureCeilings] = answer
+    launcher.answers[messages.MeasureCeilings] = answer
     cell = CONTEST.cells[0].cell
     groundwork.measure_ceilings(cell, context_of(launcher, store), 30.0)
     assert store.ceilings(cell.device, cell.precision) is None
@@ -184,8 +193,8 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     cell = CONTEST.cells[0].cell
     machine = capture()
     store.save_environment(machine)
-    measured = CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
-    launcher.answers[MeasureCeilings] = measured
+    measured = messages.CeilingsMeasured(ceilings=Ceilings(flops_per_s=3e11, bytes_per_s=1e10))
+    launcher.answers[messages.MeasureCeilings] = measured
     cache, asked_for_quiet = BuildCache(tmp_path / "cache"), list[str]()
     monkeypatch.setattr(launcher, "await_serving", lambda: asked_for_quiet.append("first"))
     groundwork.measure_ceilings(cell, context_of(launcher, store, cache), 30.0)
@@ -220,13 +229,13 @@ def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
 @pytest.mark.parametrize(
     ("answer", "noteworthy_s", "note"),
     [
-        (HeadersMade(checks_s=1.0), 60.0, ""),
+        (messages.HeadersMade(checks_s=1.0), 60.0, ""),
         (
-            HeadersMade(checks_s=22.1),
+            messages.HeadersMade(checks_s=22.1),
             60.0,
             "which once took 22 s on this machine: builds for eager on cpu were given the answers",
         ),
-        (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
+        (messages.HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             failed("no g++"),
             60.0,
@@ -245,7 +254,7 @@ def test_headers_are_precompiled_before_any_build(
     noteworthy_s: float,
     note: str,
 ) -> None:
-    launcher.answers[PrecompileHeaders] = answer
+    launcher.answers[messages.PrecompileHeaders] = answer
     monkeypatch.setattr(headers_of_torch, "NOTEWORTHY_S", noteworthy_s)
     headers = Headers(store, Silent(), 30.0)
     headers.begin([(CONTEST.cells[0].cell, launcher)])
@@ -299,7 +308,7 @@ def test_headers_are_made_beside_what_follows(
     monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     launchers = OneServer(tmp_path, {}, ScriptedMachine())
-    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    launchers.answers[messages.PrecompileHeaders] = messages.HeadersMade(checks_s=22.1)
     cells = [Cell(model="mlp", backend=name, device=Device(device)) for name in ("aotinductor", "onnx")]
     headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
     assert launchers.prepared == servers
@@ -315,8 +324,8 @@ def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, budget: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[PrecompileHeaders]()
-    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[messages.PrecompileHeaders]()
+    launchers.answers[messages.PrecompileHeaders] = messages.HeadersMade(checks_s=22.1)
     start = launchers.start
     monkeypatch.setattr(launchers, "start", lambda job, log: (jobs.append(job), start(job, log))[1])
     cells = [Cell(model="mlp", backend="aotinductor")]
@@ -346,8 +355,8 @@ def test_damaged_answers_of_the_compiler_are_asked_for_again(
 def test_a_worker_that_may_not_make_headers_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ForkLauncher() as server:
-        job = PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
-        assert server.ask(job, tmp_path / "log", 60.0) == HeadersMade(checks_s=0.0)
+        job = messages.PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
+        assert server.ask(job, tmp_path / "log", 60.0) == messages.HeadersMade(checks_s=0.0)
     assert not isolation.headers_of_torch().exists()
 
 
@@ -404,3 +413,429 @@ def test_where_the_compiler_was_checked_no_build_checks_it_again() -> None:
     wrong = dict.fromkeys(answers, False)
     believed, _ = checks(trusting=wrong)
     assert believed and not any(believed.values())
+
+
+KIB = 1024
+
+
+def template(name: str, **dimensions: int) -> LoadedModel:
+    family = models.find(name)
+    return family.load(family.resolve(dimensions), seed=0)
+
+
+def work_of(module: nn.Module, *args: torch.Tensor, precision: str = "fp32") -> Work:
+    with torch.inference_mode():
+        return count(module.eval(), Inputs(args), Precision(precision))
+
+
+def size_of(*modules: nn.Module) -> int:
+    """Bytes of all parameters, in the type they have."""
+    return sum(weight.numel() * weight.element_size() for module in modules for weight in module.parameters())
+
+
+# --- operations
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "dim", "layers", "heads", "ffn"), [(2, 128, 256, 2, 4, 1024), (3, 7, 8, 1, 2, 5)]
+)
+def test_a_transformer_is_counted_as_by_hand(batch: int, seq: int, dim: int, layers: int, heads: int, ffn: int) -> None:
+    model = template("transformer", batch=batch, seq=seq, dim=dim, layers=layers, heads=heads, ffn=ffn)
+    rows = batch * seq
+    projections = 2 * rows * dim * (3 * dim + dim)
+    attention = 2 * 2 * batch * heads * seq * seq * (dim // heads)  # queries by keys, and their result by values
+    feed_forward = 2 * 2 * rows * dim * ffn
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == layers * (projections + attention + feed_forward)
+    assert found.bytes_moved == size_of(model.module) + 2 * 4 * rows * dim  # and what comes in and goes out
+
+
+def test_a_convolution_is_counted_as_by_hand() -> None:
+    model = template("conv", batch=2, channels=3, size=16, width=8, classes=5)
+    pixels = 2 * 16 * 16
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == 2 * pixels * (9 * 3 * 8 + 9 * 8 * 8 + 8 * 5)
+    statistics = 2 * 2 * 8 * 4  # mean and variance of two normalisations; how many batches they saw is not read
+    assert found.bytes_moved == size_of(model.module) + statistics + 4 * pixels * (3 + 5)
+
+
+def test_heads_that_share_keys_are_counted_for_every_query() -> None:
+    class Shared(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    query, key = torch.randn(2, 8, 10, 16), torch.randn(2, 2, 12, 16)
+    assert work_of(Shared(), query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
+
+
+def test_a_layer_that_torch_runs_as_one_operator_is_counted_as_its_parts() -> None:
+    encoder = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
+    assert torch.backends.mha.get_fastpath_enabled()
+    found = work_of(encoder, torch.randn(2, 10, 64))
+    assert found.flops == 2 * 20 * 64 * (4 * 64 + 2 * 128) + 2 * 2 * (2 * 4 * 10 * 10 * 16)
+    assert torch.backends.mha.get_fastpath_enabled()
+    lstm = nn.LSTM(32, 64, batch_first=True)
+    assert work_of(lstm, torch.randn(2, 10, 32)).flops == 2 * 20 * (32 + 64) * 4 * 64
+    assert torch.backends.mkldnn.enabled
+
+
+def test_a_model_without_products_has_bytes_alone() -> None:
+    assert work_of(nn.ReLU(), torch.randn(10)) == Work(flops=0, bytes_moved=80)
+
+
+# --- bytes
+
+
+def test_only_the_looked_up_rows_of_a_table_move() -> None:
+    table = nn.Embedding(1000, 16)
+    row, indices = 16 * 4, torch.tensor([[1, 2, 3]])
+    assert work_of(table, indices).bytes_moved == 3 * row + 3 * 8 + 3 * row
+    # more rows than there are: not more than the whole
+    assert work_of(nn.Embedding(2, 16), torch.zeros(1, 50, dtype=torch.int64)).bytes_moved == 2 * row + 50 * (8 + row)
+
+
+def test_a_table_that_is_also_a_weight_moves_whole_and_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(100, 16)
+            self.unused = nn.Linear(16, 16)
+
+        def forward(self, indices: torch.Tensor) -> torch.Tensor:
+            return functional.linear(self.table(indices), self.table.weight)
+
+    tied = Tied()
+    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(tied.table) + 2 * 8 + 2 * 100 * 4
+
+
+def test_a_weight_used_twice_or_in_parts_moves_once() -> None:
+    class Reused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(24, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, _ = self.weight.chunk(3)
+            return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
+
+    assert work_of(Reused(), torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
+
+
+def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
+    linear, x = nn.Linear(8, 8, bias=False), torch.randn(1, 8)
+    assert work_of(linear, x).bytes_moved == 4 * (64 + 16)
+    assert work_of(linear, x, precision="int8").bytes_moved == 64 + 4 * 16
+    assert work_of(linear, x, precision="w4a32").bytes_moved == 64 * 9 / 16 + 4 * 16
+    assert work_of(linear.to(torch.bfloat16), x.to(torch.bfloat16)).bytes_moved == 2 * (64 + 16)
+
+
+def test_counting_raises_what_the_call_raises() -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        work_of(nn.Linear(8, 8), torch.randn(1, 9))
+
+
+# --- the floor
+
+
+def latency(median_ms: float) -> Latency | None:
+    return summarise(constant([median_ms]))
+
+
+def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:
+    best = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), best, latency(8.0))
+    assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
+    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), best, latency(4.0))
+    assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(0.75))
+    assert roofline.of(Work(flops=1, bytes_moved=1), best, None).share is None
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("moved", "floor_ms", "in_cache"),
+    [
+        (MB // 2, 0.0005, True),  # smaller than any that was measured: as the smallest
+        (3 * MB, 0.006, True),  # of the largest working set that is no larger
+        (40 * MB, 0.4, False),
+        (1000 * MB, 97.0, False),  # of which 30 MB may stay in the cache
+    ],
+)
+def test_bytes_move_at_the_rate_of_the_level_that_holds_them(moved: int, floor_ms: float, in_cache: bool) -> None:
+    rates = {1: 1000e9, 2: 500e9, 32: 100e9, 500: 10e9}
+    levels = [MemoryLevel(working_set_bytes=size * MB, bytes_per_s=rate) for size, rate in rates.items()]
+    machine = Ceilings(flops_per_s=1e12, bytes_per_s=10e9, levels=levels, cache_bytes=30 * MB)
+    found = roofline.of(Work(flops=1000, bytes_moved=moved), machine, None)
+    assert (found.floor_ms, found.in_cache) == (pytest.approx(floor_ms), in_cache)
+
+
+def test_operations_that_convolutions_can_do_without_are_not_in_the_floor() -> None:
+    best = Ceilings(flops_per_s=1e9, bytes_per_s=1e12)
+    found = roofline.of(Work(flops=9 * MB, bytes_moved=1000, least_flops=MB), best, latency(4.0))
+    assert (found.floor_ms, found.needed_flops, found.flops) == (pytest.approx(1.0), MB, 9 * MB)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "needed"),
+    [
+        (nn.Conv2d(4, 8, 3), (1, 4, 16, 16), 1 / 9),
+        (nn.Conv2d(4, 8, 1), (1, 4, 16, 16), 1.0),
+        (nn.Conv2d(4, 8, 3, stride=2), (1, 4, 16, 16), 4 / 9),
+        (nn.Conv2d(4, 8, (1, 5), stride=(1, 7)), (1, 4, 16, 16), 1.0),
+        (nn.Conv1d(4, 4, 5, groups=4), (1, 4, 64), 1 / 5),
+        (nn.ConvTranspose2d(4, 8, 4, stride=2), (1, 4, 16, 16), 4 / 16),
+    ],
+)
+def test_a_convolution_needs_one_operation_for_each_output_and_step(
+    layer: nn.Module, shape: tuple[int, ...], needed: float
+) -> None:
+    found = work_of(layer, torch.randn(shape))
+    least = found.flops if found.least_flops is None else found.least_flops
+    assert least == pytest.approx(needed * found.flops, abs=1)
+
+
+def test_a_step_of_training_saves_in_the_backward_convolutions_too() -> None:
+    layer, x = nn.Conv2d(4, 8, 3), torch.randn(1, 4, 16, 16, requires_grad=True)
+
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            layer(x).sum().backward()
+            assert x.grad is not None
+            return x.grad
+
+    found = count(Sum(), Inputs((x,)), Precision.FP32)
+    assert found.least_flops == pytest.approx(found.flops / 9, abs=2)
+
+
+# --- what tensor cores do by their maker's figures
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "multiprocessors", "sm_clock_mhz", "precision", "tflops_per_s"),
+    [
+        ("Tesla V100-SXM2-16GB", (7, 0), 80, 1530, "fp16", 125),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "fp16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "bf16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "tf32", 156),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "int8", 624),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp16", 989),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "tf32", 495),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp8", 1979),
+        ("NVIDIA H200", (9, 0), 132, 1980, "bf16", 1071),
+        ("NVIDIA B200", (10, 0), 148, 1860, "fp16", 2255),
+    ],
+)
+def test_the_rate_of_tensor_cores_is_that_of_the_data_sheet(
+    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
+) -> None:
+    found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, Precision(precision))
+    assert found is not None
+    assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
+    assert found.sm_clock_mhz == sm_clock_mhz
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "precision"),
+    [
+        ("NVIDIA H200", (9, 0), "fp32"),  # no tensor cores for it
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "fp8"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "bf16"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), "fp16"),  # half of what an L40S of the same capability has
+        ("NVIDIA of some later year", (99, 0), "fp16"),
+        ("NVIDIA H20", (9, 0), "fp16"),
+        ("NVIDIA H20-3e", (9, 0), "fp16"),
+    ],
+)
+def test_an_unknown_rate_is_none(gpu: str, capability: tuple[int, int], precision: str) -> None:
+    assert ceilings.tensor_cores(gpu, capability, 100, 1500, Precision(precision)) is None
+
+
+def test_the_rate_of_tensor_cores_is_recorded_but_does_not_change_the_floor() -> None:
+    nominal = TensorCores(flops_per_s=2e12, sm_clock_mhz=1980)
+    work, measured = Work(flops=4_000_000_000, bytes_moved=1_000_000), Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    found = roofline.of(work, measured.model_copy(update={"tensor_cores": nominal}), latency(8.0))
+    assert found.tensor_cores == nominal
+    assert found.model_copy(update={"tensor_cores": None}) == roofline.of(work, measured, latency(8.0))
+
+
+# --- the ceilings
+
+STEP_NS = 1_000_000
+
+
+class SteppingTime:
+    """A clock that moves by `step_ns` whenever it is read, so that every call seems to take that long."""
+
+    def __init__(self, step_ns: int = STEP_NS) -> None:
+        self.now_ns, self.step_ns = 0, step_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+
+class ProductTypes(TorchDispatchMode):
+    """Notes the types of the results of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ("mm", "_int_mm"):
+            self.seen.add(result.dtype)
+        return result
+
+
+def measured(precision: Precision, step_ns: int = STEP_NS) -> Ceilings:
+    return ceilings.measure(CPU, precision, (8, 16, 32), (64 * KIB, 128 * KIB), SteppingTime(step_ns), lambda: 0)
+
+
+def test_ceilings_are_operations_and_bytes_over_seconds() -> None:
+    found = measured(Precision.FP32)
+    # starting an operator is taken for at most half of its time
+    assert (found.flops_per_s, found.bytes_per_s) == (2 * 32**3 / 1e-3, 128 * KIB / 0.5e-3)
+    assert [level.working_set_bytes for level in found.levels] == [64 * KIB, 128 * KIB]
+    assert not found.are_of_busy_machine
+
+
+def test_ceilings_of_a_busy_machine_are_measured_again_and_the_highest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(rates: tuple[float, ...], flops_per_s: float) -> Ceilings:
+        levels = [MemoryLevel(working_set_bytes=2**place, bytes_per_s=rate) for place, rate in enumerate(rates)]
+        return Ceilings(flops_per_s=flops_per_s, bytes_per_s=rates[-1], levels=levels)
+
+    told = iter([once((3.0, 5.0, 1.0), 7.0), once((4.0, 2.0, 2.0), 6.0), once((9.0, 9.0, 9.0), 9.0)])
+    waited_ns = iter([0, 10**12, 10**12, 10**12])
+    monkeypatch.setattr(ceilings, "_measure", lambda *_: next(told))
+    found = ceilings.measure(CPU, Precision.FP32, waited_ns=lambda: next(waited_ns))
+    assert (found.flops_per_s, found.bytes_per_s, found.are_of_busy_machine) == (7.0, 2.0, False)
+    assert [level.bytes_per_s for level in found.levels] == [5.0, 5.0, 2.0], "what is smaller is as fast"
+
+
+def test_on_a_cpu_that_stays_busy_one_thread_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(*_: object) -> Ceilings:
+        rate = 7.0 if torch.get_num_threads() == 1 else 2.0
+        return Ceilings(flops_per_s=rate, bytes_per_s=rate, levels=[MemoryLevel(working_set_bytes=1, bytes_per_s=rate)])
+
+    waited_ns = iter(range(0, 10**15, 10**12))
+    monkeypatch.setattr(ceilings, "_measure", once)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = ceilings.measure(CPU, Precision.FP32, waited_ns=lambda: next(waited_ns))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert (found.flops_per_s, found.bytes_per_s, found.are_of_busy_machine) == (21.0, 21.0, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ([0.025, 0.2], 2 * 256**3 / 0.025),  # a slow machine
+        ([0.028, 0.0015, 0.011, 0.088], 2 * 1024**3 / 0.011),  # the first product waited for a core
+        ([0.0002, 0.03, 0.25], 2 * 256**3 / 0.0002),  # the second one waited, and looks as long as it may be
+    ],
+)
+def test_the_last_product_takes_long_and_far_longer_than_the_one_before(
+    seconds: list[float], best: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(seconds)
+    monkeypatch.setattr(ceilings, "_product", lambda *_: None)
+    monkeypatch.setattr(ceilings, "_best_s", lambda *_: next(told))
+    found = ceilings._best_flops_per_s(Clock(CPU), Precision.FP32, ceilings.PRODUCT_SIZES["cpu"])
+    assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16), ("int8", torch.int32)]
+)
+def test_a_small_type_is_measured_beside_float32(precision: str, dtype: torch.dtype) -> None:
+    with ProductTypes() as types:
+        measured(Precision(precision))
+    assert types.seen == {dtype, torch.float32}
+
+
+def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply() -> None:
+    with pytest.raises(Unsupported, match="no fp8 product to measure on the CPU"):
+        measured(Precision.FP8)
+
+
+def test_the_largest_working_set_is_far_larger_than_the_caches_and_fits_into_memory() -> None:
+    mib, plenty = KIB * KIB, 2**40
+    for cache, free, largest in (
+        (0, plenty, 256),
+        (32 * mib, plenty, 256),
+        (100 * mib, plenty, 400),
+        (1024 * mib, plenty, 1024),
+        (0, 800 * mib, 100),
+    ):
+        sizes = ceilings.working_sets("cpu", cache, free)
+        assert (sizes[0], sizes[-1]) == (mib // 2, largest * mib)
+        assert sizes == sorted(sizes)
+    assert ceilings.working_sets("cpu", 0, mib) == [mib // 8]
+
+
+def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
+    for processor, last in (("0", "0-1"), ("1", "0-1"), ("2", "2-3")):
+        for index, (level, shared, kib) in enumerate([("1", processor, 32), ("2", processor, 512), ("3", last, 32768)]):
+            cache = tmp_path / f"cpu{processor}" / "cache" / f"index{index}"
+            cache.mkdir(parents=True)
+            for name, text in (("level", level), ("shared_cpu_list", shared), ("size", f"{kib}K")):
+                (cache / name).write_text(f"{text}\n")
+    (tmp_path / "cpu2" / "cache" / "index3").mkdir()  # one that tells nothing
+    assert ceilings.last_level_cache_bytes(tmp_path) == 2 * 32768 * KIB
+    assert ceilings.last_level_cache_bytes(tmp_path / "none") == 0
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured_within_reason() -> None:
+    found = ceilings.measure(CPU, Precision.FP32)
+    assert 1e8 < found.flops_per_s < 1e15
+    assert 1e8 < found.bytes_per_s < 1e13
+
+
+@pytest.mark.parametrize(
+    ("call", "length"),
+    [
+        (lambda x: x.sum(1), 1000),
+        (lambda x: x.mean(), 4000),
+        (lambda x: x.var(0), 4),
+        (lambda x: functional.mse_loss(x, x + 1), 4000),
+        (lambda x: x.norm(dim=1), 1000),
+        (lambda x: x.cumsum(1), 1000),
+        (lambda x: x @ x.T, 1),
+        (lambda x: x.relu(), 1),
+        (lambda x: x[:0].sum(1).sum(), 1),
+    ],
+)
+def test_the_longest_sum_is_found(call: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
+    with torch.inference_mode(), LongestSum() as sums:
+        call(torch.rand(4, 1000))
+    assert sums.length == length
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(4)
+    y[:2].copy_(x.sum().expand(2))
+    return y
+
+
+@pytest.mark.parametrize(
+    ("call", "lengths"),
+    [
+        (lambda x: (x.relu(), x.sum()), [1, 4000]),
+        (lambda x: (x / x.sum(1, keepdim=True), x.max(), x.sum(0)), [1000, 1, 4]),
+        (lambda x: (written(x), x[:2], x.mean().view(1)[0] * 2), [4000, 1, 4000]),
+        (lambda x: (x * 2, x * x.sum().item()), [1, 4000]),
+        (lambda x: (x.to_sparse(), x.sum(), x * 2), [4000, 4000, 1]),  # the first one's memory is not known
+    ],
+)
+def test_the_longest_sum_of_each_output_is_found(
+    call: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], lengths: list[int]
+) -> None:
+    with torch.inference_mode(), LongestSum() as sums:
+        outputs = call(torch.rand(4, 1000))
+    assert [sums.of([output]) for output in outputs] == lengths

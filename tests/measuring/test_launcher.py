@@ -14,32 +14,10 @@ from typing import TypeVar
 import psutil
 import pytest
 
+from bakeoff.measuring import messages
 from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher, Launchers, SpawnLauncher
 from bakeoff.measuring.controller.server_process import CannotPreload
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Started, Worker, WorkerEnded
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    Event,
-    Failed,
-    Finish,
-    Finished,
-    FurtherMeasured,
-    MeasureCell,
-    MeasureFurther,
-    PhaseBegun,
-    PhaseEnded,
-    ProbeTorch,
-    Ready,
-    ReadyToBuild,
-    TakeBurst,
-    TorchFacts,
-    Tried,
-    TryBackend,
-    TryImport,
-)
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.errors import BakeoffError
@@ -49,7 +27,7 @@ from tests.measuring import quick_server
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
 SAMPLING = SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02)
-Awaited = TypeVar("Awaited", bound=Event)
+Awaited = TypeVar("Awaited", bound=messages.Event)
 
 
 @pytest.fixture(scope="module", params=[ForkLauncher])
@@ -86,10 +64,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(launcher: Launcher, mode: str, reference: Path, folder: Path, is_first: bool = True) -> Worker:
     cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
     shared_folder = folder / "shared"
-    job = MeasureCell(cell=cell, reference=reference, sampling=SAMPLING, shared_folder=shared_folder, is_first=is_first)
+    job = messages.MeasureCell(
+        cell=cell, reference=reference, sampling=SAMPLING, shared_folder=shared_folder, is_first=is_first
+    )
     worker = launcher.start(job, folder / "worker.log")
-    worker.send(Build())
-    worker.send(BeginWarmUp())
+    worker.send(messages.Build())
+    worker.send(messages.BeginWarmUp())
     return worker
 
 
@@ -98,7 +78,7 @@ def until(worker: Worker, kind: type[Awaited], seconds: float = 60.0) -> Awaited
         event = worker.receive(time.monotonic() + seconds)
         if isinstance(event, kind):
             return event
-        assert not isinstance(event, Failed), event
+        assert not isinstance(event, messages.Failed), event
 
 
 def processes_of(worker: Worker) -> list[psutil.Process]:
@@ -117,21 +97,21 @@ def test_a_worker_takes_bursts_on_command_and_has_a_session_and_a_log_of_its_own
     launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
     worker = start(launcher, "noisy-output", reference, tmp_path)
-    ready = until(worker, Ready)  # 100,000 characters on its stdout have spoilt no message
+    ready = until(worker, messages.Ready)  # 100,000 characters on its stdout have spoilt no message
     assert ready.accuracy.passed
     assert os.getsid(worker.pid) == worker.pid
     assert os.getpgid(worker.pid) == worker.pid
     assert (tmp_path / "worker.log").stat().st_size >= 100_000
-    worker.send(TakeBurst())
-    samples = until(worker, BurstTaken).samples_ns
+    worker.send(messages.TakeBurst())
+    samples = until(worker, messages.BurstTaken).samples_ns
     assert len(samples) >= 3
     assert all(sample >= 1e6 for sample in samples)
-    worker.send(MeasureFurther(with_device_time=True, throughput_blocks=1))
-    throughput = until(worker, FurtherMeasured).throughput
+    worker.send(messages.MeasureFurther(with_device_time=True, throughput_blocks=1))
+    throughput = until(worker, messages.FurtherMeasured).throughput
     assert throughput is not None
     assert 0 < throughput.calls_per_s < 1300  # a call takes a millisecond, or longer on a busy machine
-    worker.send(Finish())
-    assert until(worker, Finished).accuracy_after.passed
+    worker.send(messages.Finish())
+    assert until(worker, messages.Finished).accuracy_after.passed
     assert worker.end() in (0, -9)  # it leaves by itself, or is helped
 
 
@@ -140,23 +120,23 @@ def test_only_the_first_process_tells_where_it_ran(
     launcher: Launcher, reference: Path, tmp_path: Path, is_first: bool
 ) -> None:
     worker = start(launcher, "fallback", reference, tmp_path, is_first)
-    assert (until(worker, Ready).placement is not None) == is_first
-    worker.send(Finish())
-    assert (until(worker, Finished).placement is not None) == is_first
+    assert (until(worker, messages.Ready).placement is not None) == is_first
+    worker.send(messages.Finish())
+    assert (until(worker, messages.Finished).placement is not None) == is_first
     worker.end()
 
 
 def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
     worker = start(launcher, "default", reference, tmp_path)
     seen = []
-    while not isinstance(event := worker.receive(time.monotonic() + 60), Ready):
-        if not isinstance(event, ReadyToBuild | Built):
-            assert isinstance(event, PhaseBegun | PhaseEnded)
+    while not isinstance(event := worker.receive(time.monotonic() + 60), messages.Ready):
+        if not isinstance(event, messages.ReadyToBuild | messages.Built):
+            assert isinstance(event, messages.PhaseBegun | messages.PhaseEnded)
             seen.append((type(event), event.name))
-    timed = [name for kind, name in seen if kind is PhaseEnded]
+    timed = [name for kind, name in seen if kind is messages.PhaseEnded]
     assert timed == ["export", "compile", "load", "first_call"]
     for name in timed:
-        assert seen.index((PhaseBegun, name)) < seen.index((PhaseEnded, name))
+        assert seen.index((messages.PhaseBegun, name)) < seen.index((messages.PhaseEnded, name))
     worker.end()
 
 
@@ -164,7 +144,7 @@ def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, re
 def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
     worker = start(launcher, "crash-in-load", reference, tmp_path)
     with pytest.raises(WorkerEnded) as ended:
-        until(worker, Ready)
+        until(worker, messages.Ready)
     assert ended.value.status == -11
     worker.end()
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "worker.log").read_text()
@@ -172,9 +152,9 @@ def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, referen
 
 def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
     worker = start(launcher, "hang", reference, tmp_path)
-    assert until(worker, PhaseBegun).name == "probe"
+    assert until(worker, messages.PhaseBegun).name == "probe"
     with pytest.raises(DeadlinePassed):
-        until(worker, Ready, seconds=1.5)
+        until(worker, messages.Ready, seconds=1.5)
     assert worker.end() == -9
 
 
@@ -188,7 +168,7 @@ def test_nothing_of_a_worker_survives_its_end(
     launcher: Launcher, crashes: bool, reference: Path, tmp_path: Path
 ) -> None:
     worker = start(launcher, "grandchildren", reference, tmp_path)
-    until(worker, Ready)
+    until(worker, messages.Ready)
     sleepers = [process for process in processes_of(worker) if process.pid != worker.pid]
     assert len(sleepers) >= 3  # in its group, in a session of their own, and orphaned
     workspace = worker.workspace
@@ -208,28 +188,28 @@ def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
     launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
     worker = start(launcher, "default", reference, tmp_path)
-    until(worker, Ready)
+    until(worker, messages.Ready)
     worker.pause()
-    worker.send(TakeBurst())
+    worker.send(messages.TakeBurst())
     with pytest.raises(DeadlinePassed):
         worker.receive(time.monotonic() + 0.3)
     assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
     worker.resume()
-    assert until(worker, BurstTaken).samples_ns
+    assert until(worker, messages.BurstTaken).samples_ns
     worker.end()
 
 
 def test_a_stopped_worker_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
     worker = start(launcher, "default", reference, tmp_path)
-    until(worker, Ready)
+    until(worker, messages.Ready)
     worker.pause()
     assert worker.end() == -9
 
 
 def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path) -> None:
-    worker = launcher.start(TryBackend(backend="no-such", device="cpu"), tmp_path / "worker.log")
+    worker = launcher.start(messages.TryBackend(backend="no-such", device="cpu"), tmp_path / "worker.log")
     event = worker.receive(time.monotonic() + 60)
-    assert isinstance(event, Failed)
+    assert isinstance(event, messages.Failed)
     assert "unknown backend 'no-such'" in event.failure.text
     worker.end()
 
@@ -237,7 +217,7 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
 def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Path, tmp_path: Path) -> None:
     with SpawnLauncher() as launcher:
         worker = start(launcher, "hang", reference, tmp_path)
-        until(worker, PhaseBegun)
+        until(worker, messages.PhaseBegun)
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == "zombie"
     assert not launcher.temporary.exists()
 
@@ -252,7 +232,7 @@ def test_a_worker_that_leads_no_group_yet_can_be_ended(tmp_path: Path) -> None:
 
     try:
         with Young() as launcher:
-            assert launcher.start(ProbeTorch(), tmp_path / "log").end() == -9
+            assert launcher.start(messages.ProbeTorch(), tmp_path / "log").end() == -9
     finally:
         process.kill()
         process.wait()
@@ -267,7 +247,7 @@ def test_a_worker_that_does_not_die_is_told_and_not_waited_for_again(tmp_path: P
             return process.pid, lambda seconds: None
 
     with Holding() as launcher:
-        worker = launcher.start(ProbeTorch(), tmp_path / "log")
+        worker = launcher.start(messages.ProbeTorch(), tmp_path / "log")
         with pytest.raises(BakeoffError, match=f"process {process.pid} was killed 60 s ago and is not gone"):
             worker.end()
         assert worker.is_over
@@ -278,8 +258,10 @@ def test_a_worker_that_does_not_die_is_told_and_not_waited_for_again(tmp_path: P
 def test_a_workspace_that_was_given_stays_when_its_worker_has_ended(
     launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
-    worker = launcher.start(TryBackend(backend="eager", device="cpu"), tmp_path / "worker.log", tmp_path / "kept")
-    until(worker, Tried)
+    worker = launcher.start(
+        messages.TryBackend(backend="eager", device="cpu"), tmp_path / "worker.log", tmp_path / "kept"
+    )
+    until(worker, messages.Tried)
     worker.end()
     assert (tmp_path / "kept" / "cache").is_dir()
 
@@ -430,7 +412,7 @@ QUICK = quick_server.command()
 
 def imports(server: ForkLauncher, folder: Path) -> bool:
     """Have a worker import a module."""
-    return until(server.start(TryImport(module="json"), folder / "log"), Tried).reason == ""
+    return until(server.start(messages.TryImport(module="json"), folder / "log"), messages.Tried).reason == ""
 
 
 def test_two_servers_lay_out_their_memory_differently(launcher: ForkLauncher) -> None:
@@ -543,8 +525,8 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
     (modules / "looking_module.py").write_text(LOOKING.format(path=str(modules / "seen")))
 
     def seen(*imports: str) -> tuple[bool, str]:
-        worker = server.start(TryImport(module="looking_module"), modules / "log", imports=imports)
-        assert until(worker, Tried).reason == "" and worker.workspace.is_relative_to(server.temporary)
+        worker = server.start(messages.TryImport(module="looking_module"), modules / "log", imports=imports)
+        assert until(worker, messages.Tried).reason == "" and worker.workspace.is_relative_to(server.temporary)
         worker.end()
         found: tuple[bool, str] = ast.literal_eval((modules / "seen").read_text())
         return found
@@ -556,7 +538,7 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
         assert server.server_for([]) is server.server_for(["no.such.module"])
         assert "builds import xmlrpc.server came from forks" in server.branch_note
         assert "had imported torch and nothing else" in server.note
-        hanging = server.start(TryImport(module="stuck_module"), modules / "log", imports=["xmlrpc.server"])
+        hanging = server.start(messages.TryImport(module="stuck_module"), modules / "log", imports=["xmlrpc.server"])
         process = psutil.Process(hanging.pid)
     assert not process.is_running(), "it ends with the launcher"
 
@@ -571,7 +553,7 @@ def test_a_branch_that_cannot_import_is_done_without(branching: ForkLauncher, tm
 
 def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_path: Path) -> None:
     branching.branch(["xmlrpc.server"])
-    worker = branching.start(TryImport(module="stuck_module"), tmp_path / "log", imports=["xmlrpc.server"])
+    worker = branching.start(messages.TryImport(module="stuck_module"), tmp_path / "log", imports=["xmlrpc.server"])
     for process in psutil.Process(branching.pid).children():
         process.kill()
     deadline = time.monotonic() + 20
@@ -579,7 +561,7 @@ def test_a_branch_that_dies_later_is_done_without(branching: ForkLauncher, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with pytest.raises(WorkerEnded) as ended:
-        until(worker, Tried)
+        until(worker, messages.Tried)
     assert ended.value.status == -9
     assert imports(branching, tmp_path)
 
@@ -591,12 +573,12 @@ def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(branching: ForkL
         branching.server_for(["xmlrpc.server"])  # which waits for it
         (branch,) = set(psutil.Process(branching.pid).children()).difference(before)
         branch.suspend()
-        job = TryImport(module="json")
+        job = messages.TryImport(module="json")
         starting = pool.submit(branching.start, job, tmp_path / "log", imports=["xmlrpc.server"])
         time.sleep(0.3)
         assert not starting.done(), "the branch has not read the order"
         branch.kill()
-        until(starting.result(timeout=20), Tried)
+        until(starting.result(timeout=20), messages.Tried)
         assert branching.server_for(["xmlrpc.server"]) is branching.server_for([])
 
 
@@ -660,7 +642,7 @@ def test_a_module_that_asks_for_a_gpus_version_gets_it_from_nvml(modules: Path) 
     with ForkLauncher() as server:
         server.preload(["asking_module"], for_cuda=True)
         server.await_serving()
-        until(server.start(TryImport(module="later_module"), modules / "worker.log"), Tried)
+        until(server.start(messages.TryImport(module="later_module"), modules / "worker.log"), messages.Tried)
     kept, torchs = ast.literal_eval((modules / "later").read_text())
     assert kept == torchs, "what a module has kept asks torch, once nothing is imported any more"
     versions = [(9, 0), (9, 1), (9, 0), (9, 2), (9, 3)]
@@ -671,8 +653,8 @@ def test_a_module_that_asks_for_a_gpus_version_gets_it_from_nvml(modules: Path) 
 def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:
     def seconds(launcher: Launcher) -> float:
         begun = time.monotonic()
-        worker = launcher.start(ProbeTorch(), tmp_path / "worker.log")
-        until(worker, TorchFacts)
+        worker = launcher.start(messages.ProbeTorch(), tmp_path / "worker.log")
+        until(worker, messages.TorchFacts)
         taken = time.monotonic() - begun
         worker.end()
         return taken

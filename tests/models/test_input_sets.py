@@ -1,13 +1,27 @@
-"""Input sets have other values than the example, of the same kind and in the same memory layout."""
+"""Input sets have other values than the example, int8 is calibrated with others; and the parts of a pipeline."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from bakeoff.models.base import INPUT_SETS
+import bakeoff
+from bakeoff.commands.inspection import pipeline_of
+from bakeoff.measuring.worker.loading import calibration_of, load
+from bakeoff.models import live_model, pipeline_parts
+from bakeoff.models.base import INPUT_SETS, Call, Inputs
 from bakeoff.models.input_sets import COPIES, MASKS, ROWS, ROWS_OF_WHOLES, WHOLES, input_sets_of
+from bakeoff.models.pipeline_parts import inspect_parts
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Cell
+from tests.support.checkout import python
 
 Draw = Callable[[], torch.Tensor]
 
@@ -218,3 +232,238 @@ def test_milder_sets_keep_values_of_the_example(kind: str, whole: list[int], rea
 @pytest.mark.parametrize("values", [torch.zeros(1, 4, dtype=torch.int64), torch.tensor([0, 16]), torch.tensor(1)])
 def test_what_could_leave_its_range_stays_in_bolder_sets(values: torch.Tensor) -> None:
     assert all(torch.equal(one, values) for one in bolder_sets_of(values)[::2])
+
+
+NET = """
+import torch
+
+
+def factory(batch: int = 2, width: int = 4):
+    return torch.nn.Linear(width, 2), torch.full((batch, width), 1.0)
+
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def cell_of(precision: str = "int8", **fields: object) -> Cell:
+    asked = {
+        "models": ("net.py:factory",),
+        "devices": ("cpu",),
+        "backends": ("eager",),
+        "precision": tuple(precision.split(",")),
+    }
+    return plan(Request(**{**asked, **fields}))[0].cells[0].cell  # type: ignore[arg-type]
+
+
+def values(sets: tuple[Inputs, ...]) -> list[float]:
+    return [float(one.tensors()[0].flatten()[0]) for one in sets]
+
+
+def test_calibrate_gives_the_data_and_what_is_judged_is_left_out(folder: Path) -> None:
+    calibrate = (
+        "def calibrate(batch):\n    for value in (1.0, 5.0, 6.0):\n        yield torch.full((batch, 4), value)\n"
+    )
+    (folder / "net.py").write_text(NET + calibrate)
+    model = load(cell_of(set={"batch": ("3",)}))
+    assert values(model.calibration) == [5.0, 6.0] and model.calibration[0].args[0].shape == (3, 4)
+    assert model.forms == ("is calibrated for int8 with 2 calls from calibrate() in net.py, without 1 that are judged",)
+    assert [one.args[0].dtype for one in calibration_of(model, cell_of())] == [torch.float32] * 2
+    assert load(cell_of("fp32")).calibration == () and load(cell_of("fp32")).forms == ()
+
+
+def test_recorded_calls_are_shared_out(folder: Path) -> None:
+    (folder / "net.py").write_text(NET)
+    calls = [bakeoff.Call(torch.full((2, 4), float(value))) for value in range(5)]
+    bakeoff.Calls.of(calls).save("calls.pt")
+    model = load(cell_of(inputs="calls.pt"))
+    assert (values(model.inputs), values(model.calibration)) == ([0.0, 1.0, 2.0], [3.0, 4.0])
+    assert "2 calls from the recorded calls in calls.pt, none of which is judged" in model.forms[0]
+    assert values(load(cell_of("fp32", inputs="calls.pt")).inputs) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    beside_int8 = load(cell_of(inputs="calls.pt", precision="fp32,int8"))
+    assert values(beside_int8.inputs) == [0.0, 1.0, 2.0]  # all precisions of a contest are judged by the same calls
+    assert beside_int8.calibration == () and beside_int8.forms == load(cell_of("fp32", inputs="calls.pt")).forms
+    bakeoff.Calls.of(calls[:2]).save("calls.pt")
+    model = load(cell_of(inputs="calls.pt"))
+    assert len(model.inputs) == bakeoff.INPUT_SETS and values(model.calibration) == [1.0]
+
+
+def test_without_data_of_its_own_the_report_says_so(folder: Path) -> None:
+    (folder / "net.py").write_text(NET)
+    model = load(cell_of())
+    assert model.calibration == () and "with its own input sets, all but the last one" in model.forms[0]
+
+
+def test_a_function_that_calibrates_int8_is_not_called_for_other_precisions(folder: Path) -> None:
+    (folder / "net.py").write_text(NET + "def calibrate():\n    raise OSError('no data')\n")
+    assert load(cell_of(precision="fp32,int8")).calibration == ()
+    with pytest.raises(OSError, match="no data"):
+        load(cell_of())
+
+
+@pytest.mark.parametrize(
+    ("calibrate", "told"),
+    [
+        ("def calibrate():\n    return []\n", "calibrate.. returned nothing"),
+        ("def calibrate(batch):\n    return [torch.ones(batch, 4)]\n", "every call is also judged"),
+        ("def calibrate():\n    return [torch.ones(9, 4)]\n", r"call 0 has a tensor of shape \(9, 4\) for \(2, 4\)"),
+        ("def calibrate(bacth):\n    return []\n", "unknown parameter of calibrate.. .*'bacth': did you mean 'batch'"),
+    ],
+)
+def test_data_that_cannot_calibrate_are_refused(folder: Path, calibrate: str, told: str) -> None:
+    (folder / "net.py").write_text(NET + calibrate)
+    with pytest.raises(UsageError, match=told):
+        load(cell_of())
+
+
+NOW_S = [0.0]
+
+
+def pass_time(seconds: float) -> None:
+    """Take so many seconds of the scripted clock."""
+    NOW_S[0] += seconds
+
+
+class Sleeping(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pass_time(self.seconds)
+        answer: torch.Tensor = self.layer(x)
+        return answer
+
+
+class Decoding(nn.Module):
+    """Only what is within it is called, as with an autoencoder that decodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Sleeping(1.0)
+        self.decoder = Sleeping(0.04)
+
+
+class Loop:
+    """Text encoder, a denoiser that is called four times, and a decoder, as in a diffusion pipeline."""
+
+    def __init__(self, disturbed_calls: tuple[int, ...] = ()) -> None:
+        self.text_encoder, self.denoiser, self.vae = Sleeping(0.02), Sleeping(0.03), Decoding()
+        self.steps = 4
+        self.calls, self.disturbed_calls = 0, disturbed_calls
+
+    def __call__(self, x: torch.Tensor, steps: int = 4) -> torch.Tensor:
+        self.calls += 1
+        pass_time(0.3 if self.calls in self.disturbed_calls else 0)
+        state = self.text_encoder(x)
+        for _ in range(steps):
+            state = self.denoiser(torch.cat([state, state])).chunk(2)[0]
+        pass_time(0.02)  # what no part does
+        answer: torch.Tensor = self.vae.decoder(state)
+        return answer
+
+
+def test_shares_are_those_of_planted_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_parts, "time", SimpleNamespace(perf_counter=lambda: NOW_S[0]))
+    found = bakeoff.inspect_parts(Loop(disturbed_calls=(1, 3)), torch.ones(1, 4))
+    parts = {part.name: part for part in found.parts}
+    assert {name: part.calls for name, part in parts.items()} == {
+        "text_encoder": 1,
+        "denoiser": 4,
+        "vae.decoder": 1,
+    }
+    wanted = {"text_encoder": 0.1, "denoiser": 0.6, "vae.decoder": 0.2}
+    assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted)
+    assert found.rest == pytest.approx(0.1)
+    assert found.rest + sum(part.share for part in found.parts) == pytest.approx(1.0)
+    assert found.timed_calls == 9
+    assert parts["denoiser"].sizes == {"2x4": 4}
+    assert parts["denoiser"].parameters == 20
+    assert found.parts[0].name == "denoiser"
+    assert "all else" in str(found)
+
+
+@pytest.mark.parametrize(
+    "example", [bakeoff.Call(torch.ones(1, 4), {"steps": 2}), lambda loop: loop(torch.ones(1, 4), steps=2)]
+)
+def test_an_example_call_may_be_a_call_or_a_function(example: object) -> None:
+    loop = Loop()
+    (found,) = bakeoff.inspect_parts(loop, example, ["denoiser"]).parts
+    assert found.calls == 2
+    assert not loop.denoiser._forward_hooks
+    assert not loop.denoiser._forward_pre_hooks
+
+
+def test_what_is_no_part_is_told_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"no part 'unet' in Loop.*text_encoder, denoiser, vae"):
+        bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["unet"])
+    with pytest.raises(UsageError, match="'steps' of Loop is a int"):
+        bakeoff.inspect_parts(Loop(), torch.ones(1, 4), ["steps"])
+
+
+def test_what_has_no_module_is_compared_as_a_whole() -> None:
+    with pytest.raises(UsageError, match="a Linear holds no modules"):
+        inspect_parts(torch.nn.Linear(4, 4), torch.ones(1, 4))
+
+
+def test_a_part_that_is_not_called_is_told_as_such() -> None:
+    listed = str(inspect_parts(Loop(), Call((torch.ones(1, 4),)), ["text_encoder", "vae.encoder"]))
+    assert listed.endswith("\nthe example call does not call vae.encoder: nothing can be compared there")
+
+
+def test_several_sizes_are_refused(command_line: Callable[..., tuple[int, str, str]]) -> None:
+    for command in (["inspect"], ["run", "--parts", "unet", "--model"]):
+        status, _, err = command_line(*command, "x.py:f", "--set", "n=4,8")
+        assert status == 2 and "--set n=4,8: a pipeline is called in one size here: name one value" in err
+
+
+def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[..., tuple[int, str, str]]) -> None:
+    (tmp_path / "pipe.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Pipe:\n"
+        "    def __init__(self, width):\n        self.first, self.second = nn.Linear(width, 8), nn.Linear(8, 2)\n"
+        "    def __call__(self, x):\n        return self.second(self.first(x))\n"
+        "def factory(width: int = 4):\n    return Pipe(width), torch.ones(3, width)\n"
+    )
+    status, out, _ = command_line("inspect", f"{tmp_path / 'pipe.py'}:factory", "--set", "width=6")
+    assert status == 0
+    assert "first" in out
+    assert "1 x 3x6" in out
+    (tmp_path / "photo.py").write_text(
+        "import time, torch\n"
+        "def example():\n    return 3\n"
+        "def before(raw):\n    time.sleep(0.02)\n    return torch.ones(raw, 4)\n"
+        "def factory():\n    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
+    )
+    status, out, _ = command_line("inspect", f"{tmp_path / 'photo.py'}:factory", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert [part["sizes"] for part in answer["parts"]] == [{"3x4": 1}, {"3x4": 1}]
+    assert answer["rest"] > 0.5, "the stages around the model are a part of the call"
+    status, _, err = command_line("inspect", "mlp")
+    assert status == 2
+    assert "mlp is one model" in err
+
+
+def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Tower(torch.nn.Module):\n    def forward(self, x):\n        return twice(x)\n"
+        "def twice(x):\n    return 2 * x\n"
+        "class Pipe:\n    def __init__(self):\n        self.tower = Tower()\n"
+        "def factory():\n    return Pipe(), torch.ones(1)\n"
+    )
+    pipeline, example, _ = pipeline_of(f"{tmp_path / 'own.py'}:factory", {})
+    (tmp_path / "travels").mkdir()
+    live_model.save(pipeline.tower, example, tmp_path / "travels", "tower")
+    read = (
+        "from pathlib import Path; from bakeoff.models import live_model as m; import torch\n"
+        f"tower, example = m._read(Path({str(tmp_path / 'travels')!r}), m.PROGRAM, m.WEIGHTS)\n"
+        "print(tower(example).item())\n"
+    )
+    assert python(read).strip() == "2.0"

@@ -1,9 +1,12 @@
-"""A user's model: what is read from its file without running it, and what its factory may return."""
+"""A user's model: what is read from its file without running it, what it may return, and what is refused."""
 
+import ast
 import inspect
+import json
 import os
 import pickle
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +17,11 @@ from torch import nn
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS
 from bakeoff.models.example_inputs import MAX_CALLS
+from bakeoff.models.source_code import big_libraries_of
 from bakeoff.models.unwrapping import form_by_mode
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
+from tests.conftest import CommandLine
 from tests.models.loading import load
 from tests.support.checkout import python
 
@@ -548,3 +553,266 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name, message in (("missing", r"no file .*missing\.py"), ("folder", "cannot read")):
         with pytest.raises(UsageError, match=message):
             models.find(f"{tmp_path}/{name}.py:factory")
+
+
+PROBLEM = '''
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    """A product.
+
+    More of it.
+    """
+    def __init__(self, width, bias=False):
+        super().__init__()
+        self.linear = nn.Linear(width, half, bias=bias)
+    def forward(self, x):
+        return self.linear(x)
+
+batch_size = 2 * 4
+width: int = 16
+half = width // 2
+act = "gelu"
+ratio = 0.5
+_private = 3
+
+def get_inputs():
+    return [torch.rand(batch_size, width)]
+
+def get_init_inputs():
+    return [width]
+'''
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    path = tmp_path / "1_Product.py"
+    path.write_text(PROBLEM)
+    return path
+
+
+def test_what_the_file_assigns_is_a_dimension_and_what_it_computes_from_it_follows(problem: Path) -> None:
+    family = models.find(str(problem))
+    assert family.name == str(problem) and family.description == "A product."
+    assert family.resolve({"width": "32"}) == {"batch_size": 8, "width": 32, "act": "gelu"}
+    for width in (32, 16, 32):  # one process measures several sizes
+        model = load(str(problem), width=width)
+        assert model.module.linear.weight.shape == (width // 2, width)
+        assert [inputs.args[0].shape for inputs in model.inputs] == [(8, width)] * INPUT_SETS
+    with pytest.raises(UsageError, match=r"unknown dimension of .* 'half'.*whole numbers and texts at its top level"):
+        family.resolve({"half": 3})
+
+
+def test_each_set_of_inputs_is_a_call_of_its_own_that_follows_the_seed(problem: Path) -> None:
+    first, again, other = load(str(problem), 1), load(str(problem), 1), load(str(problem), 2)
+    tensors = [inputs.args[0] for inputs in first.inputs]
+    assert all(float(tensor.min()) >= 0 and not torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
+    assert all(torch.equal(inputs.args[0], tensor) for inputs, tensor in zip(again.inputs, tensors, strict=True))
+    assert torch.equal(first.module.linear.weight, again.module.linear.weight)
+    assert not torch.equal(first.inputs[0].args[0], other.inputs[0].args[0])
+    assert not torch.equal(first.module.linear.weight, other.module.linear.weight)
+
+
+@pytest.mark.parametrize(
+    ("initial", "inputs", "has_bias"),
+    [
+        ("[width, True]", "[torch.ones(batch_size, width)]", True),
+        ("[[width], {'bias': True}]", "{'x': torch.rand(batch_size, width)}", True),
+        ("{'width': width}", "(torch.rand(batch_size, width),)", False),
+    ],
+)
+def test_other_forms_of_arguments(problem: Path, initial: str, inputs: str, has_bias: bool) -> None:
+    text = PROBLEM.replace("[width]", initial).replace("[torch.rand(batch_size, width)]", inputs)
+    problem.write_text(text)
+    model = load(str(problem))
+    assert (model.module.linear.bias is not None) is has_bias
+    tensors = [call.tensors()[0] for call in model.inputs]
+    assert len(tensors) == INPUT_SETS and not torch.equal(*tensors[:2]), "equal calls of get_inputs are changed"
+
+
+def test_a_function_of_the_form_is_no_factory(problem: Path) -> None:
+    for name in ("Model", "get_inputs", "get_init_inputs"):
+        with pytest.raises(UsageError, match=rf"write --model .*1_Product\.py, without {name}"):
+            models.find(f"{problem}:{name}")
+    assert models.option_for(str(problem)) == f"--model {problem}"
+
+
+def test_a_pattern_stands_for_the_files_with_a_model(problem: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def factory(batch: int = 1): ...\n")
+    (tmp_path / "helper.py").write_text("def factorial(): ...\n")
+    (tmp_path / "broken.py").write_text("def factory(:\n")
+    names, left_out = models.expanded(["mlp", f"{tmp_path}/*.py"])
+    assert names == ["mlp", str(problem), f"{tmp_path}/own.py:factory"]
+    assert [reason.partition(" was left out: ")[0] for reason in left_out] == [
+        f"{tmp_path}/broken.py",
+        f"{tmp_path}/helper.py",
+    ]
+    assert "line 1" in left_out[0]
+    with pytest.raises(UsageError, match=r"no file there has a function factory, or a class Model"):
+        models.expanded([f"{tmp_path}/h*.py"])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    """Files and folders with one fault each, in the folder that the command line starts from."""
+    config = {"model_type": "bert", "vocab_size": 9}
+    for name, known, more in (
+        ("pickled", config, "pytorch_model.bin"),
+        ("mistyped", config | {"model_type": "brt"}, "empty"),
+        ("pipeline", None, "model_index.json"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / more).write_text("{}")
+        if known:
+            (folder / "config.json").write_text(json.dumps(known))
+    (tmp_path / "short.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch:\xff")
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
+    _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
+    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "scripted.pt")
+    (tmp_path / "exported.pt").write_bytes((tmp_path / "linear.pt2").read_bytes())
+    (tmp_path / "net.safetensors").write_bytes(b"")
+    for file in ("problems/1.py", "graph/model.py", "graph/weight_meta.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet/config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
+    (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
+    (tmp_path / "mine.py").write_text(
+        "class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n\n\n"
+        "partial = functools.partial(factory, 3)\nalias = other.build\nmodel: Net = Net()\nif model:\n"
+        "    def late(batch=2):\n        return model\n"
+    )
+    functions = "def get_inputs():\n    return [1]\n", "def get_init_inputs():\n    return []\n"
+    (tmp_path / "no_initial.py").write_text(f"class Model:\n    pass\n{functions[0]}")
+    (tmp_path / "no_inputs.py").write_text(f"class Model:\n    pass\n{functions[1]}")
+    (tmp_path / "no_model.py").write_text("".join(functions))
+    (tmp_path / "number.py").write_text("x = 1\n")
+    (tmp_path / "assigned.py").write_text("make = functools.partial(build, 3)\n")
+
+
+def _rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> None:
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(to, "w") as written:
+        for name in archive.namelist():
+            written.writestr(name, change(name, archive.read(name)))
+
+
+def _of_the_future(name: str, content: bytes) -> bytes:
+    if not name.endswith("models/model.json"):
+        return content
+    later = {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1"}
+    return json.dumps({**json.loads(content), **later}).encode()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("hf:mistyped", "unknown type of model in hf:mistyped 'brt': did you mean 'bert'?"),
+        ("diffusers:nowhere", "no folder nowhere"),
+        ("diffusers:pipeline", "such as the subfolder unet of a pipeline"),
+        ("onnx:nowhere.onnx", "no file nowhere.onnx"),
+        ("onnx:short.onnx", "is no whole ONNX model"),
+        ("pt2:nowhere.pt2", "no file nowhere.pt2"),
+        ("pt2:short.pt2", "cannot be read by torch"),
+        ("pt2:future.pt2", "(torch 9.1 wrote it, in schema 99.1)"),
+        ("timm:resnt50", "unknown model of timm 'resnt50': did you mean 'resnet50'"),
+        ("torchvision:resnt50", "unknown model of torchvision 'resnt50': did you mean 'resnet50'"),
+        ("tim:resnet50", "unknown model 'tim:resnet50': known: "),
+        ("nowhere.py:factory", "no file nowhere.py"),
+        (
+            "mine.py:Net",
+            "Net in mine.py is a class. A factory is a function that returns the model and the inputs of a call: "
+            "def factory(batch: int = 1): return Net(...), torch.randn(batch, ...)",
+        ),
+        *(
+            (
+                f"mine.py:{name}",
+                f"{name} in mine.py, line {line}, is not written with def at the top level, and Bakeoff ",
+            )
+            for name, line in (("partial", 9), ("alias", 10), ("model", 11), ("late", 13))
+        ),
+        ("assigned.py", "make in assigned.py, line 1, is not written with def at the top level"),
+        ("no_initial.py", "has the class Model and function get_inputs, and lacks the function get_init_inputs"),
+        ("no_inputs.py", "has the class Model and function get_init_inputs, and lacks the function get_inputs"),
+        ("no_model.py", "has the function get_inputs and function get_init_inputs, and lacks the class Model"),
+        ("number.py", "unknown top-level function of number.py 'factory'"),
+        ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
+        ("mlp:factory", "unknown model 'mlp:factory'"),
+        ("short.onnx", "unknown model 'short.onnx': did you mean onnx:short.onnx?"),
+        ("linear.pt2", "unknown model 'linear.pt2': did you mean pt2:linear.pt2?"),
+        ("exported.pt", "unknown model 'exported.pt': did you mean pt2:exported.pt?"),
+        ("./pickled", "unknown model './pickled': did you mean hf:./pickled?"),
+        ("unet", "unknown model 'unet': did you mean diffusers:unet?"),
+        ("graph", "unknown model 'graph': did you mean graphnet:graph?"),
+        ("problems/", "unknown model 'problems/': it is a folder: write --model 'problems/*.py'"),
+        (
+            "scripted.pt",
+            "unknown model 'scripted.pt': a file of TorchScript needs a factory, --model FILE.py:factory, with def "
+            "factory(batch: int = 1) that returns torch.jit.load('scripted.pt'), torch.randn(batch, ...)",
+        ),
+        ("weights.pt", "unknown model 'weights.pt': weights without code need a factory, --model FILE.py:factory"),
+        ("net.safetensors", "unknown model 'net.safetensors': weights without code need a factory"),
+        ("nowhere.onnx", "unknown model 'nowhere.onnx': known: "),
+    ],
+)
+def test_a_bad_source_is_refused_in_one_line(
+    command_line: CommandLine, request: pytest.FixtureRequest, source: str, said: str
+) -> None:
+    if source.startswith(("timm:", "torchvision:")):
+        request.getfixturevalue("vision")
+    pytest.importorskip({"hf": "transformers", "onnx": "onnx"}.get(source.partition(":")[0], "torch"))
+    status, out, err = command_line("--model", source, "--devices", "cpu", "--dry-run")
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.usefixtures("files")
+def test_a_file_without_an_option_is_told_the_one_that_it_needs(command_line: CommandLine) -> None:
+    status, _, err = command_line("short.onnx")
+    assert (status, err) == (
+        2,
+        "error: 'short.onnx' is a model, not a command: write bakeoff --model onnx:short.onnx\n",
+    )
+
+
+FACTORY = "def factory():\n    return None\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("import torch\nfrom transformers import BertModel", ("transformers.modeling_utils", "transformers.BertModel")),
+        ("import numpy as np\nimport timm.models\nimport torchvision as tv", ("timm", "torchvision")),
+        (
+            "def factory():\n    from diffusers import UNet2DModel",
+            ("diffusers.models.modeling_utils", "diffusers.UNet2DModel"),
+        ),
+        ("from torchvision.ops import *", ("torchvision",)),
+        ("import torch\nclass Net:\n    def __init__(self):\n        self.torch = torch", ()),
+        ("import timm\nclass Net:\n    def __init__(self):\n        self.timm = timm", ("timm",)),
+        ("import mine\nimport timm", ()),
+        ("from . import mine\nimport timm", ()),
+        ("from .mine import net\nimport timm", ()),
+        ("import os\nos.environ['TIMM_FUSED_ATTN'] = '0'\nimport timm", ()),
+        ("from os import environ as settings\nsettings['A'] = '0'\nimport timm", ()),
+        ("import os as system\nsystem.putenv('A', '0')\nimport timm", ()),
+        ("import sys\nsys.path.insert(0, 'old')\nimport timm", ()),
+        ("import torch\ntorch.backends.cudnn.enabled = False\nimport timm", ()),
+        ("import torch.nn.functional as F\nF.gelu = F.relu\nimport timm", ()),
+        ("import torch\nsetattr(torch, 'compile', None)\nimport timm", ()),
+        ("exec(open('settings.py').read())\nimport timm", ()),
+    ],
+)
+def test_libraries_are_shared_unless_the_file_may_change_their_import(source: str, modules: tuple[str, ...]) -> None:
+    assert big_libraries_of(ast.parse(source)) == modules
+
+
+def test_a_library_of_the_users_own_is_not_the_installed_one(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(f"import timm\n{FACTORY}")
+    assert models.find(f"{tmp_path}/net.py:factory").imports == ("timm",)
+    (tmp_path / "timm.py").write_text("")
+    assert models.find(f"{tmp_path}/net.py:factory").imports == ()

@@ -1,27 +1,32 @@
-"""From requests to cells."""
+"""From requests to cells, ranges of sizes, and places."""
 
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bakeoff import backends, cli
+from bakeoff import backends, cli, models
 from bakeoff.backends import onnx_plugins
 from bakeoff.backends.base import ANYWHERE
+from bakeoff.backends.ranges import OpenAxis
 from bakeoff.commands import run as runs
 from bakeoff.judging.price import Price
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.worker import open_axes
+from bakeoff.measuring.worker.loading import load
+from bakeoff.planning import places
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.plan import command_for, plan, refusal
-from bakeoff.planning.ranges import Span
+from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal
+from bakeoff.planning.ranges import Span, parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
 from bakeoff.planning.values import Shard, Size
 from bakeoff.records.duration import Duration
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Cell, Report
+from bakeoff.records.schema import Cell, Range, Report
 from tests.support.distributions import distribute
 
 
@@ -401,3 +406,243 @@ def test_a_duration_is_spelled_as_a_user_would(text: str, spelled: str) -> None:
 @pytest.mark.parametrize("text", ["2GB", "1.5GB", "500MB", "3kB", "7B"])
 def test_a_size_is_spelled_as_a_user_would(text: str) -> None:
     assert str(Size.parse_limit(text)) == text
+
+
+FACTORY = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, width)
+
+    def forward(self, tokens, mask):
+        return self.linear(tokens) * mask[..., None]
+
+def plain(batch: int = 2, seq: int = 8, unused: int = 3):
+    return Net(4), (torch.randn(batch, 2 * seq, 4), torch.ones(batch, 2 * seq))
+
+def inputs_first(batch: int = 2, seq: int = 8):
+    inputs = (torch.randn(batch, seq, 4), torch.ones(batch, seq))
+    return Net(4), inputs
+
+def wide(batch: int = 2, width: int = 8):
+    return Net(width), (torch.randn(batch, 3, 4), torch.ones(batch, 3))
+
+def fixed(batch: int = 2, seq: int = 8):
+    if seq > 10:
+        raise ValueError("ten at most")
+    return plain(batch, seq)
+"""
+
+
+def planned(**fields: Any) -> list[Contest]:
+    asked = {"models": ["transformer"], "devices": ["cpu"], "backends": ["eager", "onnx"], **fields}
+    return plan(Request(**asked))
+
+
+def cells_of(contests: list[Contest]) -> list[PlannedCell]:
+    return [cell for contest in contests for cell in contest.cells]
+
+
+def test_a_range_has_two_ends_and_may_name_the_size_to_build_with() -> None:
+    assert parse(["seq=16:512", "batch=1:4:8"]) == {"seq": (16, None, 512), "batch": (1, 4, 8)}
+    assert spell({"seq": Range(low=16, built_at=64, high=512)}) == "seq=16:64:512"
+
+
+@pytest.mark.parametrize("entry", ["seq", "seq=16", "seq=a:b", "seq=16:", "=1:2", "seq=512:16", "seq=4:4", "seq=4:2:8"])
+def test_any_other_form_is_told_in_one_line(entry: str) -> None:
+    with pytest.raises(UsageError, match=r"^--dynamic [^\n]+$"):
+        parse([entry])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "built_at"), [(("16", "64", "512"), 64), (("16", "512"), 512), (("512",), 512), (("16", "8"), 16)]
+)
+def test_the_build_is_made_at_the_middle_one_of_the_sizes(sizes: tuple[str, ...], built_at: int) -> None:
+    found = ranges_of(models.find("transformer"), {"seq": sizes}, parse(["seq=8:512"]))
+    assert found == {"seq": Range(low=8, built_at=built_at, high=512)}
+
+
+def test_two_axes_are_not_built_at_the_same_size_nor_at_one() -> None:
+    asked = {"batch": ("1", "8"), "seq": ("8",)}
+    found = ranges_of(models.find("transformer"), asked, parse(["batch=1:8", "seq=4:16"]))
+    assert (found["batch"].built_at, found["seq"].built_at) == (8, 16)
+    alone = ranges_of(models.find("transformer"), {"batch": ("1",)}, parse(["batch=1:8"]))
+    assert alone["batch"].built_at == 8
+
+
+def test_a_range_without_sizes_is_measured_at_its_ends() -> None:
+    assert with_ends({"batch": ("2",)}, parse(["seq=16:64"])) == {"batch": ("2",), "seq": ("16", "64")}
+
+
+def test_one_build_is_planned_beside_builds_for_each_size() -> None:
+    contests = planned(set={"seq": ["16", "64"]}, dynamic=["seq=16:64"])
+    assert [[one.cell.label for one in contest.cells] for contest in contests] == [
+        ["eager", "onnx", "onnx[dynamic]"]
+    ] * 2
+    cells = [planned.cell for planned in cells_of(contests)]
+    assert len({cell.id for cell in cells}) == len(cells)
+    dynamic = [cell for cell in cells if cell.dynamic]
+    assert len({cell.build_id for cell in dynamic}) == 1
+    assert all(cell.build_id == cell.id for cell in cells if not cell.dynamic)
+    assert {cell.as_built.dimensions["seq"] for cell in dynamic} == {64}
+    assert "--dynamic seq=16:64:64" in command_for(dynamic[0]) and "--dynamic" not in command_for(cells[1])
+
+
+def test_several_dimensions_vary_at_once() -> None:
+    contests = planned(set={"batch": ["1", "8"], "seq": ["16", "64"]}, dynamic=["batch=1:8", "seq=16:64"])
+    dynamic = [one.cell for one in cells_of(contests) if one.cell.dynamic]
+    assert len(dynamic) == 4 and len({cell.build_id for cell in dynamic}) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"dynamic": ["dim=64:130"]}, "heads=4 does not divide dim=130"),
+        ({"dynamic": ["sek=16:64"]}, "sek"),
+        ({"dynamic": ["seq=0:64"]}, "must be at least 1"),
+        ({"dynamic": ["seq=16:64"], "set": {"seq": ["128"]}}, "seq=128 is outside of this range"),
+        (
+            {"dynamic": ["size=1:2"], "models": ["transformer_lm"]},
+            "unknown value for transformer_lm's dimension 'size'",
+        ),
+    ],
+)
+def test_a_range_that_the_model_refuses_is_one_line(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        planned(**asked)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def cell_of(folder: Path, factory: str, **sizes: tuple[int, int, int]) -> Cell:
+    file = folder / "mine.py"
+    file.write_text(FACTORY)
+    model = f"{file}:{factory}"
+    ranges = {name: Range(low=low, built_at=at, high=high) for name, (low, at, high) in sizes.items()}
+    return Cell(model=model, dimensions=models.find(model).resolve({}), backend="onnx", dynamic=ranges)
+
+
+def test_open_axes_are_found_by_comparing_inputs_of_two_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = open_axes.find(cell_of(tmp_path, "plain", seq=(4, 8, 16)), tmp_path)
+    assert not one.weights_vary
+    assert one.axes == tuple(OpenAxis(tensor=tensor, axis=1, dimensions=("seq",), low=8, high=32) for tensor in (0, 1))
+    two = open_axes.find(cell_of(tmp_path, "plain", batch=(1, 4, 8), seq=(4, 8, 16)), tmp_path)
+    assert [(each.axis, each.dimensions, each.low, each.high) for each in two.axes if each.tensor == 1] == [
+        (0, ("batch",), 1, 8),
+        (1, ("seq",), 8, 32),
+    ]
+
+
+def test_weights_that_are_drawn_after_the_inputs_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_axes.find(cell_of(tmp_path, "inputs_first", seq=(4, 8, 16)), tmp_path).weights_vary
+
+
+@pytest.mark.parametrize(
+    ("factory", "name", "said"),
+    [
+        ("plain", "unused", "no input of .* changes its shape with unused"),
+        ("wide", "width", "the shape of 'linear.weight' of .* changes with width"),
+        ("fixed", "seq", "does not load with seq 16: ValueError: ten at most"),
+    ],
+)
+def test_a_range_that_no_build_can_serve_is_refused(
+    factory: str, name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        open_axes.find(cell_of(tmp_path, factory, **{name: (4, 8, 16)}), tmp_path)
+
+
+def test_all_sizes_can_have_the_weights_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = cell_of(tmp_path, "inputs_first", seq=(4, 8, 16))
+    small = cell.model_copy(update={"dimensions": {"batch": 2, "seq": 4}})
+    (expected, own, same) = (
+        load(one, weights_at=at).module.state_dict()["linear.weight"]
+        for one, at in ((cell, {}), (small, {}), (small, {"seq": 8}))
+    )
+    assert not own.equal(expected) and same.equal(expected)
+    assert load(small, weights_at={"seq": 8}).inputs[0].args[0].shape == (2, 4, 4)
+
+
+ONE_THREAD_EACH = {core: core for core in range(8)}
+TWO_THREADS_EACH = {core: core % 4 for core in range(8)}
+"""As Linux often numbers them: 0 and 4 are threads of one physical core."""
+
+
+def cores_of(*devices: str, siblings: dict[int, int] = ONE_THREAD_EACH) -> dict[str, tuple[int, ...]]:
+    return {place.name: place.cores for place in places.places_of(devices, range(8), siblings)}
+
+
+def test_one_device_of_a_kind_is_no_pool() -> None:
+    assert not any(map(places.is_pool, [(), ("cpu",), ("cuda",), ("cuda:1",), ("cpu", "cuda:1")]))
+    assert cores_of("cpu", "cuda:1") == {}
+    assert places.devices_of_cells(["cpu", "cuda:1"]) == ["cpu", "cuda:1"]
+
+
+def test_sets_of_cores_are_a_pool_whose_cells_run_on_the_cpu() -> None:
+    assert places.devices_of_cells(["cpu:0-1", "cpu:2-3"]) == ["cpu"]
+    assert cores_of("cpu:0-1", "cpu:2-3") == {"cpu:0-1": (0, 1), "cpu:2-3": (2, 3)}
+    assert cores_of("cpu:0+4", "cpu:1+5", siblings=TWO_THREADS_EACH) == {"cpu:0+4": (0, 4), "cpu:1+5": (1, 5)}
+
+
+def test_gpus_are_a_pool_that_divides_the_physical_cores() -> None:
+    assert places.devices_of_cells(["cuda:all"]) == places.devices_of_cells(["cuda", "cuda:1"]) == ["cuda"]
+    assert cores_of("cuda:0", "cuda:2") == {"cuda:0": (0, 1, 2, 3), "cuda:2": (4, 5, 6, 7)}
+    assert cores_of("cuda:0", "cuda:1", siblings=TWO_THREADS_EACH) == {"cuda:0": (0, 1, 4, 5), "cuda:1": (2, 3, 6, 7)}
+    with pytest.raises(UsageError, match="2 contests side by side need as many cores, and this process may use 1"):
+        places.divide_cores([3], {}, 2)
+
+
+def test_all_gpus_of_a_machine_with_one_are_no_pool() -> None:
+    assert places.without_all(["cuda:all"], gpus=3) == ("cuda:0", "cuda:1", "cuda:2")
+    assert places.without_all(["cuda:all"], gpus=1) == ("cuda",)
+    assert places.without_all(["cpu"], gpus=3) == ("cpu",)
+
+
+def test_a_place_shows_its_gpu_alone() -> None:
+    second = places.places_of(["cuda:0", "cuda:1"], range(8), {})[1]
+    assert second.variables({"PATH": "/bin"}) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1"}
+    assert second.variables({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert places.places_of(["cpu:0"], range(8), {})[0].variables({"A": "b"}) == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (["cpu:0-"], "--devices cpu:0-: write a set of cores as cpu:0-3"),
+        (["gpu:1", "cpu:0"], "unknown device 'gpu:1'"),
+        (["cpu:0", "cuda"], "stand alone"),
+        (["cpu", "cpu:0"], "stand alone"),
+        (["cpu", "cuda:0", "cuda:1"], "stand alone"),
+    ],
+)
+def test_a_pool_that_makes_no_sense_is_refused_before_anything_starts(devices: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        places.devices_of_cells(devices)
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (["cpu:0-2", "cpu:2-4"], "a core is in two sets"),
+        (["cpu:0-1", "cpu:2"], "all sets need as many cores"),
+        (["cpu:0", "cpu:9"], "may use the cores 0, 1, 2, 3, 4, 5, 6, 7, and not 9"),
+        (["cpu:0", "cpu:4"], "threads of one physical core"),
+        (["cuda", "cuda:0"], "a GPU is named twice"),
+    ],
+)
+def test_places_that_overlap_or_do_not_exist_are_refused(devices: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        cores_of(*devices, siblings=TWO_THREADS_EACH)
+
+
+def test_threads_of_one_physical_core_are_read_from_linux(tmp_path: Path) -> None:
+    for core, siblings in {0: "0,4", 1: "1", 4: "0,4"}.items():
+        topology = tmp_path / f"cpu{core}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(siblings + "\n")
+    assert places.physical_cores([0, 1, 4, 7], tmp_path) == {0: 0, 1: 1, 4: 0}

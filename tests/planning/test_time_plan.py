@@ -1,4 +1,4 @@
-"""How long a run is estimated to take, and how its budget is shared."""
+"""How long a run takes, and how its budget is shared."""
 
 import math
 from dataclasses import replace
@@ -174,8 +174,8 @@ def test_a_budget_keeps_time_for_the_report() -> None:
 def test_load_is_part_of_the_time_left() -> None:
     load, sampling = LoadPlan(Scenario.OFFLINE, soak_s=30.0), replace(SAMPLING, races=False)
     quiet, loaded = TimePlan(sampling), TimePlan(sampling, load=load)
-    for plan in (quiet, loaded):
-        plan.expect("contest", ["eager", "onnx"], 3)
+    for time_plan in (quiet, loaded):
+        time_plan.expect("contest", ["eager", "onnx"], 3)
     assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * (3 * load.turns_s(3) + load.once_s))
     assert load.once_s > 30.0
 

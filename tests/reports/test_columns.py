@@ -1,35 +1,37 @@
-"""The table of cells, as Markdown, the page, the terminal and the CSV print it."""
+"""The tables of cells and of sweeps, as Markdown, the page, the terminal and the CSV print them."""
+
+from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from bakeoff.judging.constraints import RequirementMissed
 from bakeoff.judging.history import history_of
-from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records import schema
 from bakeoff.records.doubts import Effect
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
-from bakeoff.records.schema import (
-    Accuracy,
-    CallStage,
-    Energy,
-    Extent,
-    Interval,
-    Placement,
-    Record,
-    Status,
-    Throughput,
-    WarmUp,
-)
-from bakeoff.reports import history, junit
-from bakeoff.reports.csv_files import to_csv
+from bakeoff.records.precision import Precision
+from bakeoff.records.start_samples import Start, StartedCell
+from bakeoff.reports import charts, history, junit, writer
+from bakeoff.reports.charts.chart import Dots
+from bakeoff.reports.charts.paint import save_svg
+from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
+from bakeoff.reports.csv_files import sweep_tables, to_csv
 from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import MOST_COLUMNS
 from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
+from tests.judging.test_costs import load, window
+from tests.reports import samples
 from tests.reports.samples import (
     accuracy,
     bursts,
@@ -40,6 +42,7 @@ from tests.reports.samples import (
     mlp_on_cuda,
     ok,
     over_processes,
+    report,
     roofline,
     steady,
 )
@@ -60,30 +63,32 @@ def in_csv(judgement: Judgement) -> Table:
     return list(csv.DictReader(io.StringIO(to_csv(judgement))))
 
 
-def a_contest() -> list[Record]:
+def a_contest() -> list[schema.Record]:
     """Return a winner with everything that a column can tell, the baseline, and a cell that crashed."""
     where = {"dimensions": {"batch": 4}, "device": "cuda", "precision": "fp16"}
-    partly = Placement(
-        extent=Extent.PARTIAL,
+    partly = schema.Placement(
+        extent=schema.Extent.PARTIAL,
         engines={"TensorRT|v10": 10, "torch": 2},
         fallbacks=["gelu", "sort|x", "topk"],
         time_share={"torch": 0.034, "TensorRT|v10": 0.966},
         evidence=["a profile"],
     )
     more: dict[str, Any] = {
-        "stages": [CallStage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
+        "stages": [schema.CallStage(name="backward", calls=9, median_ms=0.25, mean_ms=0.3, std_ms=0.1)],
         "precision_in_force": {"cudnn_allow_tf32": False},
         "settings": {"threads": 16},
         "versions": {"onnxruntime": "1.31.1"},
-        "warm_up": WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
-        "energy": Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
-        "throughput": Throughput(calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=Interval(low=850.0, high=910.0)),
+        "warm_up": schema.WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
+        "energy": schema.Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
+        "throughput": schema.Throughput(
+            calls_per_s=900.0, blocks=3, block_s=0.1, range_per_s=schema.Interval(low=850.0, high=910.0)
+        ),
     }
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
            placement=partly, doubts=[caveat("one"), caveat("two")], **more),
-        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11,
+        failed(cell("openvino", **where), schema.Status.CRASH, "died in load", died_in="load", signal=11,
                log_tail="Segmentation fault"),
     ]  # fmt: skip
 
@@ -149,7 +154,7 @@ def test_a_cell_says_when_it_pays_below_its_row_and_in_the_csv() -> None:
     ],
 )
 def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told: str) -> None:
-    step: Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
+    step: schema.Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
     assert in_markdown(judged([record]))[0]["relative RMSE"] == told
 
@@ -160,11 +165,11 @@ def test_a_word_in_place_of_a_number_has_no_unit() -> None:
 
 
 def test_a_long_reason_is_cut_in_the_table() -> None:
-    row = in_markdown(judged([failed(cell("onnx"), Status.ERROR, "word " * 100)]))[0]
+    row = in_markdown(judged([failed(cell("onnx"), schema.Status.ERROR, "word " * 100)]))[0]
     assert row["status"].endswith("…") and len(row["status"]) < 200
 
 
-def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> Record:
+def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> schema.Record:
     """A record with a metric of the user's own, or with the reason why it has none."""
     failure = Failure(kind="UsageError", text="evaluate returned nan as top1")
     ours = Metrics(values={"top1": Metric.of_scores(top1)}, seconds=1.5) if top1 else Metrics(failure=failure)
@@ -173,7 +178,7 @@ def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: 
     return record.model_copy(update={"metrics": ours, "reference_metrics": theirs})
 
 
-def with_metrics() -> list[Record]:
+def with_metrics() -> list[schema.Record]:
     """Return eager, a build whose metric is worse, and one that has none."""
     reference = [1.0] * 90 + [0.0] * 10
     worse = [0.0] * 20 + reference[20:]
@@ -185,3 +190,224 @@ def test_programs_get_a_metric_of_ones_own() -> None:
     [answer] = answer_of(judged(with_metrics()), Path("run")).contests
     found = answer.metrics["onnx"]["top1"]
     assert (found.value, found.reference, found.samples) == (0.7, 0.9, 100) and found.change_ci95 is not None
+
+
+KINDS = ("precisions", "metrics", "end to end", "energy", "dynamic", "load", "generation", "calls", "starts")
+COMBINATIONS = [
+    pytest.param(each, marks=[pytest.mark.slow] if count == len(KINDS) - 1 else [], id=", ".join(each))
+    for count in (0, 1, len(KINDS) - 1, len(KINDS))
+    for each in itertools.combinations(KINDS, count)
+]
+"""Nothing, each alone, all but one, and all of it."""
+SCORES = Metrics(values={name: Metric.of_scores([1.0] * 50) for name in ("top1", "top5", "recall", "f1", "bleu")})
+SOAK = [window(joules=50.0, resident_bytes=9, device_bytes=9)] * 6
+SIZES = {"batch": 4, "prompt": 64, "new_tokens": 11}
+
+
+def records(chosen: Iterable[str]) -> list[schema.Record]:
+    """Return a contest of three backends, or the two of a generation, with all that was chosen."""
+    chosen = set(chosen)
+    precisions = (Precision.FP32, Precision.BF16) if "precisions" in chosen else (Precision.FP32,)
+    made = []
+    for task in (schema.PREFILL, schema.DECODE) if "generation" in chosen else ("inference",):
+        for precision, (place, name) in itertools.product(precisions, enumerate(("onnx", "openvino", "eager"), 1)):
+            compared = precisions if len(precisions) > 1 else ()
+            measured = cell(name, task=task, dimensions=SIZES, precision=precision, compared=compared)
+            if "dynamic" in chosen and name == "onnx":
+                measured = measured.model_copy(update={"dynamic": {"batch": schema.Range(low=1, built_at=4, high=4)}})
+            made.append(
+                ok(measured, steady([1.0 * place] * 3, rounds=4), build_s=2.0, **more(chosen, measured.id, name, place))
+            )
+    return made
+
+
+def more(chosen: set[str], cell_id: str, name: str, place: int) -> dict[str, object]:
+    fields: dict[str, dict[str, object]] = {
+        "metrics": {"metrics": SCORES, "reference_metrics": SCORES},
+        "end to end": {"around": [schema.AroundCall(name="before", calls=9, median_ms=2.0)]},
+        "energy": {"energy": schema.Energy(joules_per_call=0.1, idle_w=70.0, calls=1000, seconds=1.0, source="RAPL")},
+        "load": {"load": load([rate / place for rate in (400, 404, 396)], soak=SOAK)},
+        "generation": {"settings": {"caches": "in place"}, "generated": GENERATED},
+        "starts": {"starts": [started(cell_id, name)]},
+    }
+    chosen_fields = {key: value for kind in fields if kind in chosen for key, value in fields[kind].items()}
+    return {"accuracy": accuracy(), **chosen_fields}
+
+
+GENERATED = schema.Generated(
+    tokens=10, sequences=4, agreed=10, usual_margin=0.5, first=Precision.FP32, agreed_with_first=9
+)
+
+
+def started(cell_id: str, label: str) -> StartedCell:
+    start = Start(
+        interpreter_s=0.1,
+        imports_s=1.0,
+        load_s=0.1,
+        first_answer_s=0.1,
+        later_answers_s=0.1,
+        peak_bytes=9,
+        steady_bytes=9,
+        device_bytes=9,
+    )
+    return StartedCell(cell_id=cell_id, label=label, distributions={"torch": 9}, artifact_bytes=9, starts=[start] * 3)
+
+
+def columns(markdown: str) -> list[list[str]]:
+    """Return the headings of each table."""
+    lines = markdown.splitlines()
+    rules = [number for number, line in enumerate(lines) if re.fullmatch(r"\|( :?-+:? \|)+", line)]
+    return [[text.strip() for text in re.split(r"(?<!\\)\|", lines[number - 1])[1:-1]] for number in rules]
+
+
+@pytest.mark.parametrize("chosen", COMBINATIONS)
+def test_no_table_has_more_than_nine_columns(chosen: tuple[str, ...], tmp_path: Path) -> None:
+    calls = {"calls": 1000} if "calls" in chosen else {}
+    judgement = judge(report(records(chosen), request=calls | {"price": "1/h"}))
+    tables = columns(to_short_markdown(judgement, tmp_path))
+    assert tables and max(map(len, tables)) <= MOST_COLUMNS == 9
+    of_cells = next(table for table in tables if "median latency (ms) [95 %]" in table)
+    assert {"rank", "backend", "status"} <= set(of_cells)
+    if not {"metrics", "precisions"} & set(chosen):
+        assert len(of_cells) == 9 and "throughput (calls/s)" in of_cells
+    if "metrics" in chosen:
+        assert "top1 (change) [95 %]" in of_cells and max(map(len, columns(to_markdown(judgement)))) > 9
+
+
+def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more: object) -> schema.Record:
+    dimensions = {"batch": 8, "seq": seq, "d_model": width, "variant": "naive"}
+    measured = samples.cell(backend, model="attention", device="cuda", dimensions=dimensions, task="forward_backward")
+    stages = [
+        schema.CallStage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
+        schema.CallStage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
+    ]
+    return samples.ok(measured, samples.over_processes(median_ms), stages=stages, **more)
+
+
+def language(
+    backend: str, task: str, size: str, median_ms: float, context: int = 128, **more: str | int
+) -> schema.Record:
+    dimensions = {"batch": 4, "size": size, "context": context, "attention": "sdpa", "lengths": "fixed", **more}
+    measured = samples.cell(backend, model="transformer_lm", device="cuda", dimensions=dimensions, task=task)
+    settings = {"parameters": {"small": 128_625_408, "large": 969_411_840}[size]}
+    return samples.ok(measured, samples.over_processes(median_ms), settings=settings)
+
+
+def lost(record: schema.Record, status: schema.Status = schema.Status.OOM) -> schema.Record:
+    return samples.failed(record.cell, status, "OutOfMemoryError: no memory left")
+
+
+def report_of(records: Iterable[schema.Record]) -> schema.Report:
+    records = list(records)
+    made = samples.report()
+    return made.model_copy(update={"records": records, "planned": len(records)})
+
+
+def judged_of(records: Iterable[schema.Record]) -> Judgement:
+    return judge(report_of(records))
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+SWEPT = [
+    attention("eager", 256, 4.0),
+    attention("inductor", 256, 2.0),
+    lost(attention("eager", 16384, 4.0)),
+    attention("inductor", 16384, 3.0),
+]
+MODELS = [
+    language(backend, task, size, median_ms / (2 if backend == "inductor" else 1))
+    for size, median_ms in (("small", 4.0), ("large", 30.0))
+    for task in ("inference", "forward_backward", "train_step")
+    for backend in ("eager", "inductor")
+]
+
+
+def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
+    other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": Precision.BF16})})
+    fused = {**SWEPT[0].cell.dimensions, "variant": "sdpa"}
+    third = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"dimensions": fused})})
+    assert set(sweep_tables(judged_of([SWEPT[0], other, third]))) == {
+        "attention_sweep-naive-cuda-fp32.csv",
+        "attention_sweep-naive-cuda-bf16.csv",
+        "attention_sweep-sdpa-cuda-fp32.csv",
+    }
+
+
+def test_batches_and_kinds_of_attention_that_the_columns_do_not_name_have_files_of_their_own() -> None:
+    more = [
+        language(backend, "inference", "small", median_ms, **other)
+        for backend, median_ms in (("eager", 8.0), ("inductor", 2.0))
+        for other in ({"batch": 1}, {"attention": "naive"})
+    ]
+    tables = sweep_tables(judged_of([*MODELS, *more]))
+    assert set(tables) == {
+        "transformer_sweep-batch4-sdpa-cuda-fp32.csv",
+        "transformer_sweep-batch1-sdpa-cuda-fp32.csv",
+        "transformer_sweep-batch4-naive-cuda-fp32.csv",
+    }
+    (row,) = rows(tables["transformer_sweep-batch1-sdpa-cuda-fp32.csv"])
+    assert 3.8 < float(row["forward_speedup"]) < 4.2
+
+
+def test_a_stream_of_lengths_is_no_row() -> None:
+    stream = language("eager", "inference", "large", 30.0, lengths="stream")
+    (text,) = sweep_tables(judged_of([*MODELS[:6], stream])).values()
+    assert [row["model_size"] for row in rows(text)] == ["small"]
+
+
+def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
+    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": schema.Status.INCORRECT})]
+    (row,) = rows(sweep_tables(judged_of(records))["transformer_sweep-cuda-fp32.csv"])
+    assert row["forward_vanilla_ms"] == row["forward_speedup"] == row["fwd_bwd_compiled_ms"] == ""
+    assert float(row["forward_compiled_ms"]) > 0 and float(row["fwd_bwd_vanilla_ms"]) > 0
+    assert row["num_params"] == "128625408"
+
+
+def test_a_report_without_them_has_no_such_file() -> None:
+    assert sweep_tables(samples.judged()) == {}
+
+
+def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_for_what_is_lost(tmp_path: Path) -> None:
+    wider = [attention(backend, seq, 3.0, width=64) for seq in (256, 16384) for backend in ("eager", "inductor")]
+    svg = save_svg(compiled_attention(judged_of([*SWEPT, *wider]).contests), "", tmp_path / "attention.svg")
+    texts = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert all(text in texts for text in ("naive, cuda, fp32", "d_model 16", "d_model 64", "16384", "sequence length"))
+    svg = save_svg(compiled_language_models(judged_of(MODELS).contests), "", tmp_path / "models.svg")
+    texts = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert all(text in texts for text in ("inference, cuda", "train_step, cuda", "context 128", "small", "large"))
+
+
+def test_several_precisions_of_one_contest_have_a_panel_each(tmp_path: Path) -> None:
+    """Each is over eager in its own precision."""
+    both = (Precision.FP32, Precision.BF16)
+    made = [
+        record.model_copy(
+            update={"cell": record.cell.model_copy(update={"precision": precision, "compared": both})}
+        )
+        for precision, times in ((Precision.FP32, 4.0), (Precision.BF16, 1.0))
+        for seq in (256, 512)
+        for record in (attention("eager", seq, 2 * times), attention("inductor", seq, times))
+    ]  # fmt: skip
+    panels = compiled_attention(judged_of(made).contests)
+    assert [panel.finding for panel in panels] == [f"naive, cuda, {each}" for each in both]
+    drawn = [shape for panel in panels for mark in panel.marks[1:] for shape in mark.shapes if isinstance(shape, Dots)]
+    assert [ratio for dots in drawn for ratio in dots.ys] == pytest.approx([2.0] * 4, rel=0.05)
+
+
+def test_a_sweep_is_among_the_figures_and_a_single_size_is_none(tmp_path: Path) -> None:
+    names = {file.name for file in charts.draw(judged_of(SWEPT), tmp_path)}
+    assert "sweep-seq.svg" in names and "sweep-size.svg" not in names
+    names = {file.name for file in charts.draw(judged_of(SWEPT[:2]), tmp_path)}
+    assert "latency.svg" in names and not {"sweep-seq.svg", "sweep-size.svg"} & names
+
+
+def test_they_are_written_beside_the_report_and_the_parts_of_a_call_stand_in_it(tmp_path: Path) -> None:
+    made = report_of(SWEPT)
+    written = writer.write(made, tmp_path, figures=False)
+    assert written["attention_sweep-naive-cuda-fp32.csv"].read_text(encoding="utf-8") == next(
+        iter(sweep_tables(judge(made)).values())
+    )
+    assert "<dt>backward</dt><dd>2.000 ms</dd>" in written["report.html"].read_text(encoding="utf-8")

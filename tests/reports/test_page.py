@@ -1,23 +1,41 @@
-"""A report and a comparison as pages. The table of cells is in test_columns.py."""
+"""A report, a comparison and a site as pages, and text from outside, which no output takes for markup."""
 
+from __future__ import annotations
+
+import csv
+import io
 import itertools
 import json
 import math
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from bakeoff import cli
+from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
-from bakeoff.records.schema import Status
-from bakeoff.reports.run_report import to_page
+from bakeoff.records import report_file
+from bakeoff.records.report_file import write_json
+from bakeoff.records.schema import Placement, Record, Report, Status
+from bakeoff.reports import comparison, history, site
+from bakeoff.reports.comparison import to_page as comparison_to_page
+from bakeoff.reports.csv_files import to_csv
+from bakeoff.reports.live_table import LiveTable
+from bakeoff.reports.markdown import escape
+from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from tests.reports.samples import (
+    HOSTILE,
     accuracy,
     bursts,
+    caveat,
     cell,
     constant,
     conv_on_cpu,
+    environment,
     failed,
     judged,
     mlp_on_cuda,
@@ -185,3 +203,210 @@ def test_the_outputs_of_a_cell_that_was_never_called_are_not_called_right() -> N
     absent = failed(cell("onnx"), Status.UNAVAILABLE, "it is not installed", asked_by_name=True)
     page = to_page(judge(report([ok(cell("eager"), constant([1.0] * 6)), absent])))
     assert page.count("<dt>outputs</dt>") == page.count("<dt>outputs</dt><dd>right</dd>") == 1
+
+
+def run(run_id: str, day: int, onnx_ms: float) -> Report:
+    records = [ok(cell("eager"), over_processes(2.0)), ok(cell("onnx"), over_processes(onnx_ms, seed=1))]
+    return report(records, run_id=run_id, created_at=f"2026-11-{day}T12:00:00+00:00")
+
+
+def test_a_site_has_an_index_the_reports_and_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, day, onnx_ms in (("first", 1, 1.0), ("second", 2, 0.5)):
+        report_file.write_json(run(name, 10 + day, onnx_ms), tmp_path / name)
+    paths = [str(tmp_path / name) for name in ("first", "second")]
+    assert cli.main(["publish", *paths, "--out", str(tmp_path / "site"), "--card"]) == 0
+    assert "Site: " in capsys.readouterr().out
+    index = (tmp_path / "site" / "index.html").read_text()
+    links = set(re.findall(r'<a href="(runs/[^"]+)"', index))
+    assert links == {"runs/first.html", "runs/second.html"}
+    assert all((tmp_path / "site" / link).read_text().startswith("<!doctype html>") for link in links)
+    assert 'data-chart="history"' in index  # both runs measured the same cells
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", index)
+    card = (tmp_path / "site" / "model-card.md").read_text()
+    assert card.startswith("## Inference speed") and "onnx" in card
+    assert re.search(r"0\.(49|50)\d* ms", card)
+
+
+def test_a_card_measures_again_without_the_files_of_the_run() -> None:
+    command = "bakeoff --model conv --json --junit j.xml --summary=s.md --out results/x"
+    made = judge(run("first", 11, 1.0).model_copy(update={"command": f"{command}\nbakeoff --model mlp"}))
+    assert site.to_card([made]).endswith("```sh\nbakeoff --model conv\nbakeoff --model mlp\n```\n")
+
+
+def test_pages_of_runs_that_are_not_published_any_more_are_removed(tmp_path: Path) -> None:
+    first, second = judge(run("first", 11, 1.0)), judge(run("second", 12, 0.5))
+    site.write([first, second], tmp_path)
+    (tmp_path / "runs" / "own.html").write_text("a page of someone else")
+    (tmp_path / "CNAME").write_text("example.org")
+    assert site.write([second], tmp_path).removed == [tmp_path / "runs" / "first.html"]
+    assert {page.name for page in (tmp_path / "runs").iterdir()} == {"second.html", "own.html"}
+    assert (tmp_path / "CNAME").exists()
+
+
+def test_a_list_of_pages_removes_nothing_outside_of_the_site(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.html"
+    kept.write_text("not of the site")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / site.PAGES).write_text('["../kept.html", "runs/../../kept.html", 7]')
+    assert site.write([judge(run("first", 11, 1.0))], tmp_path / "site").removed == []
+    assert kept.exists()
+
+
+def test_one_run_has_no_history() -> None:
+    index = site.to_index([site.PublishedRun(judge(run("first", 11, 1.0)), "runs/first.html")])
+    assert "From run to run" not in index and "<h1>1 run</h1>" in index
+
+
+def test_runs_of_one_id_get_files_of_their_own() -> None:
+    assert site.unique_names(["a b", "a/b", "../..", "a-b-2"]) == ["a-b", "a-b--2", "run", "a-b-2"]
+
+
+def test_an_index_is_safe_with_any_text() -> None:
+    index = site.to_index([site.PublishedRun(judge(hostile()), "runs/a.html")])
+    assert "<script>alert" not in index and "\x1b" not in index
+
+
+def fold(markdown: str, summary: str) -> list[str]:
+    """Return the lines that unfold below a summary."""
+    return markdown.split(f"<details><summary>{summary}</summary>")[1].split("</details>")[0].strip().splitlines()
+
+
+def test_every_link_of_the_contents_leads_to_a_section_and_one_contest_has_none() -> None:
+    markdown = to_markdown(judged())
+    (contents,) = re.findall(r"^Contents: .*$", markdown, flags=re.M)
+    links, anchors = re.findall(r"\]\(#(.*?)\)", contents), re.findall(r'<a id="(.*?)">', markdown)
+    assert sorted(links) == sorted(anchors)
+    assert "Contents" not in to_markdown(judged(conv_on_cpu()))
+
+
+def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
+    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
+    markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower]))
+    assert "What could change the winner's numbers:\n\n- eager: of the winner\n" in markdown
+    assert fold(markdown, "Other remarks") == ["- onnx: of another cell"]
+
+
+def test_a_long_reason_stands_whole_below_the_tables() -> None:
+    reason = "word " * 100 + "the end"
+    markdown = to_markdown(judged([ok(cell(), bursts(1.0)), failed(cell("onnx"), Status.ERROR, reason)]))
+    assert reason in markdown[markdown.index("</a>What failed") :]
+    assert "What failed" not in to_markdown(judged([failed(cell("onnx"), Status.UNAVAILABLE, "no library")]))
+    absent = to_markdown(judged([ok(cell(), bursts(1.0)), failed(cell("onnx"), Status.UNAVAILABLE, reason)]))
+    assert absent.count(reason) == 1 and "What failed" not in absent
+
+
+def hostile(text: str = HOSTILE, run_id: str = HOSTILE, created_at: str = "2026-05-01T10:00:00Z") -> Report:
+    """Return a report with this text wherever text can come from outside."""
+    where = {"model": text, "dimensions": {"batch": text}}
+    everywhere = {
+        "doubts": [caveat(text)],
+        "command": text,
+        "settings": {text: text},
+        "versions": {text: text},
+        "precision_in_force": {text: text},
+        "placement": Placement.model_validate(
+            {
+                "extent": "partial",
+                "engines": {text: 1},
+                "fallbacks": [text],
+                "time_share": {text: 1},
+                "evidence": [text],
+            }
+        ),
+    }
+    records: list[Record] = [
+        ok(cell(**where), over_processes(2.0), **everywhere),
+        ok(cell(text, text, **where), over_processes(1.0), build_s=1.0, roofline=roofline(1.0),
+           accuracy=accuracy(rule=text), **everywhere),
+        failed(cell("onnx", **where), Status.CRASH, text, died_in=text, log_tail=f"{text}\n\x1b[31m{text}",
+               command=text),
+    ]  # fmt: skip
+    names = {"hostname": text, "cpu": text, "git_commit": text, "versions": {"torch": text}, "variables": {text: text}}
+    return report(
+        records,
+        run_id=run_id,
+        created_at=created_at,
+        command=text,
+        notes=[text],
+        request={text: text, "calls": 7},
+        environment=environment().model_copy(update={**names, "gpus": []}),
+    )
+
+
+def assert_is_plain(markdown: str) -> None:
+    """Hold Markdown against what GitHub would make of it, outside of its code blocks."""
+    assert "\x1b" not in markdown
+    text = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", markdown, flags=re.S | re.M)
+    ours = {"<details>", "</details>", "<summary>", "</summary>", "<sub>", "</sub>", "</a>"}
+    assert set(re.findall(r"<[^>]*>", re.sub(r'<a id="[\w-]+">', "", text))) <= ours
+    assert text.count("<details>") == text.count("</details>")
+    assert "\n# heading" not in text and "[e](http" not in text and "$g$" not in text
+    for table in re.findall(r"(?:^\| .*\n)+", text, flags=re.M):
+        assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_markdown_shows_it_literally() -> None:
+    markdown = to_markdown(judge(hostile()))
+    assert_is_plain(markdown)
+    assert re.search(r"^````text\n.*</details> ``` \{x\}.*\n````$", markdown, flags=re.S | re.M)
+
+
+def test_a_comparison_shows_it_literally() -> None:
+    assert_is_plain(comparison.to_markdown(compare(hostile(), hostile(run_id="new"))))
+
+
+def test_a_history_shows_it_literally(tmp_path: Path) -> None:
+    write_json(hostile(), tmp_path / "1")
+    write_json(hostile(created_at="2026-05-02T10:00:00Z"), tmp_path / "2")
+    assert_is_plain(history.to_markdown(history.read(tmp_path)))
+
+
+def test_pages_hold_no_element_of_it() -> None:
+    made = hostile("</script><script>pwned</script><img src=x onerror='pwned'>\"&lt;' onload=\"pwned \x1b[31m")
+    for text in (to_page(judge(made)), comparison_to_page(compare(made, made))):
+        assert "\x1b" not in text
+        page = Page(text)
+        assert {tag for tag, _ in page.elements}.isdisjoint({"img", "iframe", "object", "link", "form"})
+        assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+        assert [each for each in page.all("script") if each.get("type") != "application/json"] == [{}]  # ours
+        assert "pwned</script><img" in page.reads()
+
+
+def test_the_terminal_prints_it_without_escape_sequences_and_markup() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=100)
+    with LiveTable(console) as table:
+        table.phase(cell(HOSTILE), HOSTILE)
+        table.note(HOSTILE)
+        table.ended(failed(cell(HOSTILE), Status.CRASH, HOSTILE, died_in=HOSTILE))
+    print_report(judge(hostile()), console)
+    text = file.getvalue()
+    assert "\x1b" not in text and "[bold]y[/bold]" in text
+
+
+def test_the_csv_keeps_it_in_one_field() -> None:
+    _, onnx, crashed = csv.DictReader(io.StringIO(to_csv(judge(hostile()))))
+    plain = HOSTILE.replace("\x1b[31m", "").replace("\x1b[0m", "")
+    assert crashed["reason"] == plain
+    assert json.loads(onnx["engines"]) == {" ".join(plain.split()): 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a|b", r"a\|b"),
+        ("a\r\nb\tc", "a b c"),
+        ("`x` *y* _z_", r"\`x\` \*y\* \_z\_"),
+        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
+        ("[t](u) ~~s~~", r"\[t\](u) \~\~s\~\~"),
+        ("back\\|slash", r"back\\\|slash"),
+        ("$x$", "&#36;x&#36;"),
+        ("- item", r"\- item"),
+        ("# head", r"\# head"),
+        ("1. one", r"1\. one"),
+        ("1.5x", "1.5x"),
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07x\x00y\u202e", "red xy"),
+    ],
+)
+def test_what_markdown_would_read_as_markup_is_escaped(text: str, escaped: str) -> None:
+    assert escape(text) == escaped

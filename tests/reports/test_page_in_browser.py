@@ -17,8 +17,8 @@ from bakeoff.why.explanation import explain
 from bakeoff.why.explanation_text import explanation_to_page
 from tests.judging.test_precisions import records as precision_records
 from tests.reports.samples import cell, conv_on_cpu, failed, judged, ok, over_processes, report, roofline, suite
-from tests.reports.test_hostile_text import hostile
-from tests.reports.test_load import records as load_records
+from tests.reports.test_page import hostile
+from tests.reports.test_suite_report import loaded_records as load_records
 from tests.why.test_explanation import EAGER, FUSED, beside
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")

@@ -2,18 +2,42 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.judgement import contests_of, judge, judged_anew
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
-from bakeoff.records.schema import Cell, LeftEarly, Phase, Record, Status, Throughput
+from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
+from bakeoff.records.text import counted, first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
-from bakeoff.reports import doubt_sentences, findings, headline, number_format, sentences, traits
-from tests.reports.samples import accuracy, cell, constant, failed, lived, ok, once, over_processes, report, roofline
+from bakeoff.reports import cost_report, doubt_sentences, findings, headline, machine, number_format, sentences, traits
+from bakeoff.reports.run_report import to_markdown
+from tests.judging.test_costs import carrying
+from tests.reports.samples import (
+    accuracy,
+    bursts,
+    cell,
+    constant,
+    conv_on_cpu,
+    environment,
+    failed,
+    hostile_on_cpu,
+    judged,
+    lived,
+    ok,
+    once,
+    over_processes,
+    product_on_cuda,
+    report,
+    roofline,
+    strictly_on_cpu,
+)
 from tests.support.golden import same_as_golden
+from tests.support.printed import every_output
 
 
-def judged(*records: Record, require: str = "") -> ContestJudgement:
+def judged_contest(*records: Record, require: str = "") -> ContestJudgement:
     return judge_contest(records, Requirements.parse(require))
 
 
@@ -22,22 +46,24 @@ NOISY = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1
 LOWER = [ok(cell(name), over_processes(ms)) for name, ms in (("onnx", 1.0), ("inductor", 1.05), ("eager", 3.0))]
 TWO_SPEEDS = Throughput(calls_per_s=2000.0, blocks=5, block_s=0.1)
 CONTESTS: dict[str, ContestJudgement] = {
-    "a winner": judged(once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)),
-    "a tie": judged(once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")),
-    "processes that differ": judged(*NOISY, lived(3.0, "eager")),
-    "eager wins": judged(once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)),
-    "a narrow lead": judged(once(1.0, "onnx"), once(1.08, "eager")),
-    "two speeds": judged(once(1.0, "onnx"), once(1.5, "eager", throughput=TWO_SPEEDS)),
-    "one cell": judged(once(1.0, "onnx")),
-    "eager alone": judged(once(1.0, "eager")),
-    "nothing": judged(failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")),
-    "nothing as required": judged(once(1.0, "onnx"), LOST, require="median_ms<0.5"),
-    "no model": judged(
+    "a winner": judged_contest(once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)),
+    "a tie": judged_contest(once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")),
+    "processes that differ": judged_contest(*NOISY, lived(3.0, "eager")),
+    "eager wins": judged_contest(once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)),
+    "a narrow lead": judged_contest(once(1.0, "onnx"), once(1.08, "eager")),
+    "two speeds": judged_contest(once(1.0, "onnx"), once(1.5, "eager", throughput=TWO_SPEEDS)),
+    "one cell": judged_contest(once(1.0, "onnx")),
+    "eager alone": judged_contest(once(1.0, "eager")),
+    "nothing": judged_contest(
+        failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")
+    ),
+    "nothing as required": judged_contest(once(1.0, "onnx"), LOST, require="median_ms<0.5"),
+    "no model": judged_contest(
         failed(cell(), Status.ERROR, "your model failed to load"), failed(cell("onnx"), Status.ERROR, "")
     ),
-    "many that tie": judged(*(once(1.0 + number / 1000, f"b{number}") for number in range(6))),
-    "no eager": judged(once(1.0, "onnx", build_s=1.0), once(2.0, "inductor")),
-    "calls until final": judged(
+    "many that tie": judged_contest(*(once(1.0 + number / 1000, f"b{number}") for number in range(6))),
+    "no eager": judged_contest(once(1.0, "onnx", build_s=1.0), once(2.0, "inductor")),
+    "calls until final": judged_contest(
         once(2.0, "eager"), once(1.0, "onnx", build_s=1.0).model_copy(
             update={"phases": [*once(1.0, "onnx", build_s=1.0).phases, Phase(name="settle", calls=1000, seconds=21.0)]}
         ),
@@ -75,7 +101,9 @@ def test_what_left_early_is_told_as_before_and_is_no_doubt() -> None:
         records = [
             once(3.0 + place, label) for place, label in enumerate(("openvino", "inductor", "onnx", "torchscript"))
         ]
-        contest = judged(*(record.model_copy(update={"left": left.get(record.cell.label)}) for record in records))
+        contest = judged_contest(
+            *(record.model_copy(update={"left": left.get(record.cell.label)}) for record in records)
+        )
         lines.append(f"{name}: {sentences.left_early(contest)}")
         assert not [told for told in doubt_sentences.doubts(contest) if " left " in told]
     same_as_golden("left_early.txt", "\n".join(lines))
@@ -126,20 +154,20 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told_as_before() -> None:
         )
         for label, each in phases.items()
     ]
-    same_as_golden("builds_made_elsewhere.txt", "\n".join(sentences.builds_made_elsewhere(judged(*records))))
+    same_as_golden("builds_made_elsewhere.txt", "\n".join(sentences.builds_made_elsewhere(judged_contest(*records))))
 
 
 def test_an_output_that_is_partly_nan_in_the_reference_too_is_remarked() -> None:
     partly = accuracy().model_copy(update={"not_finite": 3})
     clean, remarked = (
-        sentences.remarks(judged(once(1.0, "onnx", accuracy=check), once(2.0, "eager")))
+        sentences.remarks(judged_contest(once(1.0, "onnx", accuracy=check), once(2.0, "eager")))
         for check in (accuracy(), partly)
     )
     assert len(remarked) == len(clean) + 1 and any(told.startswith("3 values") for told in remarked)
 
 
 def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_have_the_same_number() -> None:
-    contest = judged(once(2.0, "eager"), once(1.2, "jit", build_s=0.1), once(1.0, "onnx", build_s=1.0))
+    contest = judged_contest(once(2.0, "eager"), once(1.2, "jit", build_s=0.1), once(1.0, "onnx", build_s=1.0))
     told = sentences.pays(contest)
     against_eager, least = (f"{leg:,}" for leg in (1001, contest.costs.legs("cold", contest.contenders)[-1].first_call))
     assert f"pays against eager from call {against_eager} on, and costs least of all from call {least} on" in told
@@ -186,15 +214,15 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
 def test_a_latency_outside_of_its_processes_medians_is_explained() -> None:
     """In the second process the machine was twice as slow, and onnx took part in that one only."""
     eager, onnx = constant([2.0] * 6, process=0) + constant([4.0] * 6, process=1), constant([2.0] * 6, process=1)
-    contest = judged(ok(cell("eager"), eager), ok(cell("onnx"), onnx))
+    contest = judged_contest(ok(cell("eager"), eager), ok(cell("onnx"), onnx))
     (moved,) = [one for one in contest.ranked if one.label == "onnx"]
     assert moved.latency and moved.latency.median_ms < 0.9 * 2.0
     assert sentences.beyond_processes(contest).startswith("onnx:")
-    assert sentences.beyond_processes(judged(once(1.0, "onnx"), once(2.0, "eager"))) == ""
+    assert sentences.beyond_processes(judged_contest(once(1.0, "onnx"), once(2.0, "eager"))) == ""
 
 
 def test_a_candidate_with_a_lower_rank_is_explained() -> None:
-    contests = [judged(*records) for records in (LOWER, NOISY)]
+    contests = [judged_contest(*records) for records in (LOWER, NOISY)]
     told = [sentences.lower_ranks(contest) for contest in contests]
     lower = [[row.label for row in one.fastest.ranked if row.label in one.fastest.open_labels and row.rank != 1]
              for one in contests]  # fmt: skip
@@ -208,7 +236,7 @@ def test_what_the_budget_cut_off_reads_so_and_is_no_timeout() -> None:
         for kind in (NO_BUDGET_LEFT, "time limit")
     ]
     assert list(map(number_format.ending, ended)) == ["cut off by --budget in compile", "timeout in compile"]
-    assert headline.endings(judged(ended[0]).cells) == "1 cut off by --budget"
+    assert headline.endings(judged_contest(ended[0]).cells) == "1 cut off by --budget"
 
 
 def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
@@ -232,3 +260,231 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     stopped = [*hasty, failed(cell("inductor"), Status.NOT_REACHED, "the run was interrupted")]
     interrupted = report(stopped, complete=False, request={"budget": "60s"}, elapsed_s=58.0)
     assert sentences.what_more_time_would_settle(judge(interrupted)) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "spelt"),
+    [
+        (0, "0 FLOP"),
+        (0.4, "0 FLOP"),
+        (999, "999 FLOP"),
+        (1000, "1.00 kFLOP"),
+        (12_345, "12.3 kFLOP"),
+        (99_960, "100 kFLOP"),
+        (872_415_232, "872 MFLOP"),
+        (999_900_000, "1.00 GFLOP"),
+        (1.99e11, "199 GFLOP"),
+        (7.9e14, "790 TFLOP"),
+        (1.2e15, "1.20 PFLOP"),
+        (5e18, "5,000 PFLOP"),
+    ],
+)
+def test_quantities_have_three_digits_and_a_prefix(value: float, spelt: str) -> None:
+    assert number_format.quantity(value, "FLOP") == spelt
+
+
+@pytest.mark.parametrize(
+    ("share", "spelt"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.00001, "<0.01"),
+        (0.00034, "0.034"),
+        (0.0461, "4.6"),
+        (0.57, "57"),
+        (0.0996, "10"),
+        (1.51, "151"),
+        (43.3, "4,330"),
+    ],
+)
+def test_percentages_have_two_digits(share: float | None, spelt: str) -> None:
+    assert number_format.percent(share) == spelt
+
+
+def test_seconds_have_two_digits_however_short() -> None:
+    spelt = [number_format.seconds(value_s) for value_s in (None, 0.0, 0.0000423, 0.0042, 0.42, 4.2, 42.0)]
+    assert spelt == [number_format.NONE, "0", "0.000042", "0.0042", "0.42", "4.2", "42"]
+
+
+def test_a_long_list_names_some_and_counts_the_rest() -> None:
+    assert first([], 2) == []
+    assert first(["a", "b", "c"], 2) == ["a", "b", "c"]
+    assert first(["a", "b", "c", "d"], 2) == ["a", "b", "2 others"]
+
+
+def test_shares_of_time_come_largest_first() -> None:
+    assert number_format.time_shares({"CPU": 0.034, "CUDA": 0.966}) == ["CUDA 97 %", "CPU 3.4 %"]
+
+
+def test_a_phase_is_not_said_twice_beside_the_reason() -> None:
+    crash = failed(cell("onnx"), Status.CRASH, "died of signal 11 (SIGSEGV) in load", died_in="load")
+    assert (number_format.ending(crash), number_format.ending_beside_reason(crash)) == ("crash in load", "crash")
+    error = failed(cell("onnx"), Status.ERROR, "no such operator", died_in="export")
+    assert number_format.ending_beside_reason(error) == "error in export"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "written"),
+    [
+        (1, "cell", "1 cell"),
+        (0, "cell", "0 cells"),
+        (2, "process", "2 processes"),
+        (0.5, "time", "0.5 times"),
+        (12_345_678, "call", "12,345,678 calls"),
+    ],
+)
+def test_what_is_counted_has_a_plural_unless_it_is_one(number: float, noun: str, written: str) -> None:
+    assert counted(number, noun) == written
+
+
+def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "decode") -> Record:
+    """Return a step whose floor is 0.151 ms, as traced."""
+    name = "void gemv<at::BFloat16>(" + "int, " * 40 + ")"
+    longest = [Kernel(name=name, share=0.614), Kernel(name="copy", share=0.2)]
+    times = None if busy_ms is None else KernelTimes(busy_ms=busy_ms, kernels=1412, longest=longest, calls=3)
+    measured = cell(backend, device="cuda", task=task)
+    return ok(measured, bursts(median_ms), roofline=roofline(median_ms), kernel_times=times)
+
+
+def told(*records: Record) -> list[str]:
+    (contest,) = contests_of(report(list(records)))
+    return sentences.floor_sentences(contest)
+
+
+def test_a_gpu_that_waits_is_told_from_kernels_that_are_slow() -> None:
+    first, second = told(step("eager", 2.0, 0.3), step("inductor", 0.3, 0.28))
+    assert first == (
+        "inductor reaches 50 % of the floor: its 1,412 kernels take 0.2800 ms, 1.85 times the floor; "
+        "gemv<at::BFloat16>(int, int, int, int, int, int, int, int,… takes 61 % of that."
+    )
+    assert second == (
+        "eager reaches 8 % of the floor: the GPU works in 0.3000 of 2.040 ms, and waits for the host between 1,412 "
+        "kernels."
+    )
+
+
+def test_nothing_is_told_without_a_trace_or_of_another_task() -> None:
+    assert told(step("eager", 2.0, None)) == []
+    assert told(step("eager", 2.0, 0.3, task="inference")) == []
+
+
+def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
+    judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
+    outputs = every_output(judgement)
+    for name in ("terminal", "report.md", "details.md"):
+        assert outputs[name].count("No floor: scripted: no time.") == 1, name
+
+
+def under_load(turns: int, **more: object) -> Report:
+    """Return an interrupted run under load of two cells, of which so many have a turn."""
+    records = [carrying("onnx", [400] if turns else []), carrying("openvino", [300] if turns > 1 else [])]
+    records = [record.model_copy(update=more) for record in records]
+    return report(records, complete=False, planned=2, request={"load": "server"})
+
+
+MISSED = carrying("onnx", [], reason="p99 < 20 ms does not hold")
+RUNS: dict[str, Report] = {
+    "complete": report(conv_on_cpu()),
+    "some cells": report(conv_on_cpu(), complete=False, planned=40),
+    "no cell": report([], complete=False, planned=1),
+    "every cell": report(conv_on_cpu(), complete=False),
+    **{f"{turns} under load": under_load(turns) for turns in range(3)},
+    "not yet under load": under_load(2, load=None),
+    "ended under load": report([MISSED], complete=False, planned=1, request={"load": "server"}),
+}
+WRONG = [record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()]
+GPUS = {"one": environment().gpus, "four": [Gpu(index=n, name="NVIDIA H200") for n in range(4)], "none": []}
+
+
+def test_runs_and_machines_are_told_as_before() -> None:
+    lines = [f"{name}: {machine.what_is_missing(run)}" for name, run in RUNS.items()]
+    for name, gpus in GPUS.items():
+        lines.append(f"{name}: {machine.name(environment().model_copy(update={'gpus': gpus}))}")
+    for name, records in {"a product": product_on_cuda(), "a wrong product": WRONG}.items():
+        lines += [f"{name}: {machine.tensor_core_rates(contest)}" for contest in contests_of(report(records))]
+    lines += [f"{name}: {fact}" for name, fact in machine.environment_facts(environment()).items()]
+    same_as_golden("machines.txt", "\n".join(lines))
+
+
+def test_nothing_is_said_of_tensor_cores_that_are_not_known_or_not_the_bound() -> None:
+    for records in (product_on_cuda(clock_mhz=None), product_on_cuda(bound="memory"), strictly_on_cpu(), conv_on_cpu()):
+        assert [machine.tensor_core_rates(contest) for contest in contests_of(report(records))] == [""]
+
+
+def records(**more: object) -> list[Record]:
+    """Return eager at 2 ms, onnx at 1 ms after 2 s of building, openvino that ties with onnx, and a crash."""
+    return [
+        ok(cell("eager"), over_processes(2.0)),
+        ok(cell("onnx"), over_processes(1.0, (1.0, 1.01, 0.99), seed=1), build_s=2.0, **more),
+        ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
+        failed(cell("inductor"), Status.CRASH, "signal 11"),
+    ]
+
+
+def view(made: list[Record] | None = None, calls: int | None = None, require: str | None = None) -> ContestJudgement:
+    return contests_of(judged_anew(report(made or records()), calls, require))[0]
+
+
+SLOWER = [ok(cell("eager"), over_processes(1.0)), ok(cell("onnx"), over_processes(2.0, seed=1), build_s=2.0)]
+CASES: dict[str, ContestJudgement] = {
+    "crossings and two that tie": view(),
+    "a number of calls": view(calls=7_777),
+    "one is always the cheapest": view(SLOWER),
+    "a start that was not timed": view([SLOWER[0], SLOWER[1].model_copy(update={"phases": []})]),
+    "a lead of the first call alone": view(
+        [
+            ok(cell("eager"), over_processes(1.0), first_call_s=0.1),
+            ok(cell("onnx"), over_processes(1.01, seed=1), first_call_s=0.095),
+        ],
+        calls=100,
+    ),
+    "one only seems the cheapest": view(
+        [
+            ok(cell("eager"), over_processes(1.0, (1.0, 1.3, 0.8)), first_call_s=0.001),
+            ok(cell("onnx"), over_processes(1.1, seed=1), build_s=2.0),
+        ]
+    ),
+    "two may not win": view(calls=100, require="median_ms<1.5, build_s<5"),
+}
+
+
+def test_costs_are_told_as_before() -> None:
+    lines = []
+    for name, contest in CASES.items():
+        table = cost_report.table(contest)
+        assert table
+        rows = [[column.heading for column in table.columns], *table.rows]
+        said = [*cost_report.sentences(contest), findings.costs(contest), *(" | ".join(map(str, row)) for row in rows)]
+        lines += [f"{name}: {one}" for one in said]
+    same_as_golden("costs.txt", "\n".join(lines))
+
+
+def test_a_cell_that_may_not_win_is_never_the_cheapest_but_can_be_the_baseline() -> None:
+    contest = CASES["two may not win"]
+    assert (contest.contenders, contest.baseline) == (["onnx"], "eager")
+
+
+def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
+    before = report(records())
+    after = judged_anew(before, calls=7, require="build_s<5")
+    assert (after.request["calls"], after.request["require"]) == (7, "build_s<5")
+    assert after.records == before.records
+    assert contests_of(judged_anew(after, require=""))[0].doubts == contests_of(before)[0].doubts
+    assert contests_of(after)[0].doubts != contests_of(before)[0].doubts
+    assert judged_anew(before) == before
+
+
+def test_nothing_is_shown_if_nothing_was_measured() -> None:
+    contest = view([failed(cell("onnx"), Status.CRASH, "signal 11")])
+    assert (cost_report.table(contest), cost_report.sentences(contest)) == (None, [])
+
+
+def test_markdown_folds_costs_below_each_contest_unless_they_were_asked_for() -> None:
+    made = report([*records(), *hostile_on_cpu()])
+    assert to_markdown(judge(made)).count("<summary>What a deployment costs over its life</summary>") == 2
+    contest, hostile = to_markdown(judge(judged_anew(made, calls=100))).split(
+        "### What a deployment costs over its life"
+    )[1:]
+    assert r"| third\_party\* |" in hostile
+    section = contest.split("\n## ")[0]
+    assert "\nWhat calls take in s" in section and "<summary>What calls take" not in section

@@ -1,35 +1,47 @@
-"""What a run has built is kept, and becomes a folder that loads, checks and measures it without Bakeoff."""
+"""What a run has built becomes a folder that runs without Bakeoff, a program in C++, or Triton's repository."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 import shutil
 import subprocess
 import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
+from google.protobuf import text_format
 
 import bakeoff
+from bakeoff import backends
 from bakeoff.backends.aotinductor import AOTInductor
 from bakeoff.backends.onnx import Onnx
+from bakeoff.backends.runtime.tensorrt import ENGINE, Manifest
+from bakeoff.backends.standalone import CppRuntime
+from bakeoff.backends.torchscript import TorchScript
 from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, ArtifactTooLarge
 from bakeoff.records.device import CPU
 from bakeoff.records.doubts import Unchecked
 from bakeoff.records.errors import UsageError
+from bakeoff.records.load_samples import Load, ServingSettings
 from bakeoff.records.schema import Range, Record, Status
-from bakeoff.shipping import cpp_program, export, script_parts
-from bakeoff.shipping.export import foreign_operators
-from bakeoff.shipping.sample_facts import Sample, sample_file
+from bakeoff.shipping import cpp_program, export, script_parts, triton_server
+from bakeoff.shipping.cpp_program import BuildFailed
+from bakeoff.shipping.export import Format, foreign_operators
+from bakeoff.shipping.sample_facts import Sample, SampleOutput, sample_file
 from tests.conftest import CommandLine
 from tests.reports import samples
-from tests.shipping.conftest import BUILDING, record_of, report_on, runtime_of
+from tests.shipping.conftest import BUILDING, SMALL, record_of, report_on, runtime_of
 from tests.support.golden import same_as_golden
+from tests.support.measuring import measure
 
 RANGE = {"low": 1, "built_at": 4, "high": 16}
 
@@ -341,3 +353,243 @@ def test_outputs_whose_sizes_depend_on_values_have_no_fixed_memory(backend: str,
                 export.require_sizes(record, runtime, sample, export.Format(format))
         else:
             export.require_sizes(record, runtime, sample, export.Format(format))
+
+
+SAMPLE = Sample(
+    inputs=("int64", "bool"),
+    input_shapes=((2, 8), ()),
+    outputs=(SampleOutput(shape=(2, 3), type="float16", allowed=0.1),),
+)
+
+
+def definition() -> Any:
+    """Return the module with Triton's ModelConfig. Its package would import gRPC."""
+    package = importlib.util.find_spec("tritonclient")
+    assert package is not None and package.submodule_search_locations
+    path = Path(package.submodule_search_locations[0]) / "grpc" / "model_config_pb2.py"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules.get("model_config_pb2") or importlib.util.module_from_spec(spec)
+    if sys.modules.setdefault("model_config_pb2", module) is module and not hasattr(module, "ModelConfig"):
+        spec.loader.exec_module(module)
+    return module
+
+
+def config_in(repository: Path, name: str) -> Any:
+    text = (repository / name / "config.pbtxt").read_text()
+    return text_format.Parse(text, definition().ModelConfig())
+
+
+@pytest.mark.parametrize("label", BUILDING)
+def test_the_configuration_names_what_the_artefact_has(run: Path, tmp_path: Path, label: str) -> None:
+    _, start = export.export(run, label, tmp_path / "repository", Format.TRITON)
+    assert start == tmp_path / "repository" / "mlp" / "config.pbtxt"
+    config = config_in(tmp_path / "repository", "mlp")
+    folder = tmp_path / "repository" / "mlp" / "1"
+    artifact = folder / config.default_model_filename
+    (given,), (answer,) = config.input, config.output
+    if label == "onnx":
+        session = onnxruntime.InferenceSession(artifact, providers=["CPUExecutionProvider"])
+        names = session.get_inputs()[0].name, session.get_outputs()[0].name
+    elif label == "openvino":
+        import openvino
+
+        model = openvino.Core().read_model(artifact)
+        names = model.inputs[0].any_name, model.outputs[0].any_name
+        assert (folder / "model.bin").exists()
+    else:
+        torch.jit.load(artifact)
+        names = "INPUT__0", "OUTPUT__0"
+    assert (given.name, answer.name) == names
+    assert list(given.dims) == list(answer.dims) == [4, 64] and config.max_batch_size == 0
+    assert given.data_type == answer.data_type == definition().TYPE_FP32
+    assert config.instance_group[0].count == 1
+    assert config.instance_group[0].kind == definition().ModelInstanceGroup.KIND_CPU
+    assert "never ran a Triton server" in (tmp_path / "repository" / "README.md").read_text()
+
+
+def written(folder: Path, record: Record, artifact: str, manifest: Manifest | None = None) -> Path:
+    """Write a repository with an empty artefact, and return the folder of its model."""
+    folder.mkdir()
+    (folder / artifact).touch()
+    if manifest:
+        manifest.write(folder)
+    return (
+        folder / triton_server.write(report_on(record), record, runtime_of(record), SAMPLE, folder, artifact)
+    ).parent
+
+
+def test_it_has_the_instances_that_load_found_on_the_gpu_of_the_cell(tmp_path: Path) -> None:
+    serving = ServingSettings(instances=3, threads=1, batch=8)
+    load = Load(scenario="offline", settings=serving)
+    record = record_of("torchscript", cell={"model": "file.py:make", "device": "cuda:1"}, load=load)
+    config = config_in(tmp_path / "new", written(tmp_path / "new", record, "model.pt").name)
+    assert config.name == "file.py_make"
+    assert (config.instance_group[0].count, list(config.instance_group[0].gpus)) == (3, [1])
+    assert config.parameters["INTRA_OP_THREAD_COUNT"].string_value == "1"
+    assert [list(each.dims) for each in config.input] == [[2, 8], [1]]
+    assert list(config.input[1].reshape.shape) == [] and config.input[1].HasField("reshape")
+    assert [each.data_type for each in config.input] == [definition().TYPE_INT64, definition().TYPE_BOOL]
+    assert config.output[0].data_type == definition().TYPE_FP16
+    assert "Measure the model with a batch of 8 and export that." in (tmp_path / "new" / "README.md").read_text()
+
+
+def test_an_engine_has_the_names_of_its_graph_and_takes_its_types(tmp_path: Path) -> None:
+    manifest = Manifest(("ids", "mask"), ("y",), ("float16",), (), False, 3)
+    record = record_of("tensorrt", cell={"device": "cuda"})
+    model = written(tmp_path / "new", record, ENGINE, manifest)
+    config = config_in(tmp_path / "new", model.name)
+    assert (config.backend, config.default_model_filename) == ("tensorrt", ENGINE)
+    assert [each.name for each in (*config.input, *config.output)] == ["ids", "mask", "y"]
+    with pytest.raises(UsageError, match="this engine takes int32 as ids: Triton casts no inputs"):
+        written(tmp_path / "narrowed", record, ENGINE, replace(manifest, narrowed=("ids",)))
+
+
+class TensorOfServer:
+    """Stands for a tensor of the server's Python backend."""
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.name, self.tensor = name, tensor
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.tensor.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+    from_dlpack = classmethod(lambda cls, name, tensor: cls(name, tensor))
+
+
+def test_the_script_of_a_package_answers_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = written(tmp_path / "new", record_of("aotinductor"), "model.pt2")
+    server: Any = types.ModuleType("triton_python_backend_utils")
+    server.get_input_tensor_by_name = lambda request, name: request[name]
+    server.Tensor = TensorOfServer
+    server.InferenceResponse = lambda output_tensors: output_tensors
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", server)
+    opened = []
+
+    def open_package(path: str, name: str, is_single_threaded: bool, runners: int, device_index: int) -> Any:
+        opened.append((path, device_index))
+        return types.SimpleNamespace(run=lambda tensors: [tensors[0] * tensors[1]])
+
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", open_package)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    script: dict[str, Any] = {}
+    exec((model / "1" / "model.py").read_text(), script)
+    instance = script["TritonPythonModel"]()
+    arguments = {"model_repository": str(model), "model_version": "1"}
+    instance.initialize({**arguments, "model_instance_kind": "CPU", "model_instance_device_id": "0"})
+    assert opened == [(str(model / "1" / "model.pt2"), -1)]
+    request = {
+        "INPUT__0": TensorOfServer("INPUT__0", torch.ones(2, 8)),
+        "INPUT__1": TensorOfServer("INPUT__1", torch.tensor(3)),
+    }
+    (answers,) = instance.execute([request])
+    assert [each.name for each in answers] == ["OUTPUT__0"]
+    assert torch.equal(answers[0].tensor, torch.full((2, 8), 3.0))
+
+
+def test_what_no_server_runs_is_refused(run: Path, command_line: CommandLine) -> None:
+    record = record_of("inductor")
+    runtime = backends.create("inductor").runtime(record.cell.device)
+    assert runtime is not None
+    with pytest.raises(UsageError, match="Triton has no backend for what inductor builds"):
+        triton_server.require(record, runtime)
+    status, _, err = command_line("export", run, "onnx", "--format", "tritom")
+    assert (status, err) == (2, "error: unknown format 'tritom': did you mean 'triton'?\n")
+    status, out, _ = command_line("export", run, "onnx", "--format", "triton", "--out", "served")
+    assert (status, out) == (0, "Exported onnx. To serve it: tritonserver --model-repository served\n")
+
+
+CPP_SAMPLE = Sample(
+    inputs=("int64", "bfloat16"),
+    input_shapes=((2, 8), ()),
+    outputs=(SampleOutput(shape=(100,), type="float32", allowed=1e-5),),
+)
+
+
+def written_program(folder: Path, label: str = "aotinductor", sample: Sample = CPP_SAMPLE, **fields: Any) -> str:
+    """Write the program for a record, and return its text."""
+    folder.mkdir()
+    arrays = {"output_0": np.ones(10), "places_0": np.arange(10), "input_0": np.ones((2, 8), np.int64)}
+    np.savez(folder / "sample.npz", facts=np.array("{}"), **arrays)
+    record = record_of(label, **fields)
+    runtime = runtime_of(record)
+    if runtime.triton and runtime.triton.names:  # there is no artefact to read them from
+        runtime = replace(runtime, triton=replace(runtime.triton, names=lambda path: (["a", "b"], ["c"])))
+    return (folder / cpp_program.write(report_on(record), record, runtime, sample, folder, "model.pt2")).read_text()
+
+
+def test_the_program_reads_the_sample_as_raw_numbers(tmp_path: Path) -> None:
+    program = written_program(tmp_path / "new")
+    assert "at::from_blob(inputs.at(0).data(), { 2, 8 }, at::kLong)" in program
+    assert "at::from_blob(inputs.at(1).data(), {  }, at::kBFloat16)" in program
+    assert 'numbers<int64_t>(folder + "/sample/places_0.bin")' in program
+    assert "CUDA" not in program
+    assert np.fromfile(tmp_path / "new" / "sample" / "places_0.bin", np.int64).tolist() == list(range(10))
+    assert "CMAKE_CXX_STANDARD 20" in (tmp_path / "new" / "CMakeLists.txt").read_text()
+
+
+def test_on_a_gpu_it_waits_for_the_device(tmp_path: Path) -> None:
+    program = written_program(tmp_path / "new", cell={"device": "cuda:1", "mode": "single-threaded"})
+    assert '"model", true, 1, 1);' in program
+    assert "getCurrentCUDAStream(1).synchronize()" in program
+    assert ".to(at::Device(at::kCUDA, 1))" in program
+
+
+def test_other_builds_are_refused() -> None:
+    with pytest.raises(UsageError, match="only that of onnx, aotinductor, openvino has a program"):
+        cpp_program.require(record_of("torchscript"), TorchScript().runtime(CPU))
+
+
+def test_onnx_runtime_gets_names_types_and_memory(tmp_path: Path) -> None:
+    sample = CPP_SAMPLE.model_copy(update={"inputs": ("int64", "bool")})
+    program = written_program(tmp_path / "new", "onnx", sample)
+    assert "add(inputs_, memory, inputs.at(0).data(), inputs.at(0).size(), { 2, 8 }, 7);" in program
+    assert "buffers_[0].resize(400);" in program and "call(SET_INTRA_OP_NUM_THREADS, options, 2);" in program
+    with pytest.raises(UsageError, match="no type bfloat16 in the program"):
+        written_program(tmp_path / "refused", "onnx", CPP_SAMPLE)
+
+
+def test_a_program_that_does_not_build_says_why(tmp_path: Path) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.18)\nno_such_command()\n")
+    with pytest.raises(BuildFailed, match=r"^it could not be built: .*CMake Error"):
+        cpp_program.build(tmp_path, CppRuntime("onnxruntime", "NOWHERE", "print()"))
+
+
+def built_program(label: str, run: Path, folder: Path) -> list[str]:
+    """Export and build the program of a cell, and return the command that runs it."""
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    record, _ = export.export(run, label, folder, Format.CPP)
+    runtime = backends.create(record.cell.backend).runtime(CPU)
+    assert runtime and runtime.cpp
+    return [str(cpp_program.build(folder, runtime.cpp)), str(folder)]
+
+
+def check(program: list[str], folder: Path) -> None:
+    """Hold that a program finds what it loads right, and a wrong sample wrong."""
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    right, median = done.stdout.splitlines()
+    assert re.fullmatch(r"output 0 is right: its RMSE is \S+, and \S+ is allowed", right)
+    assert re.fullmatch(r"median latency \S+ ms; in the report \S+ ms", median)
+    expected = folder / "sample" / "output_0.bin"
+    (np.fromfile(expected) + 1e-3).tofile(expected)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "output 0 is wrong: its RMSE is 0.001" in done.stdout
+
+
+@pytest.mark.parametrize("label", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_a_program_without_torch_builds_and_finds_its_build_right(label: str, run: Path, tmp_path: Path) -> None:
+    check(built_program(label, run, tmp_path / "program"), tmp_path / "program")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_program_of_aotinductor_builds_and_finds_its_package_right(tmp_path: Path) -> None:
+    report_file.write_json(measure(tmp_path / "run", "aotinductor", set=SMALL), tmp_path / "run")
+    check(built_program("aotinductor", tmp_path / "run", tmp_path / "program"), tmp_path / "program")

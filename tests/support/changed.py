@@ -12,13 +12,9 @@ from pathlib import Path
 from tests.support.checkout import ROOT
 
 ALWAYS = (
-    "tests/records/test_precision_and_device.py",
     "tests/planning/test_config.py",
-    "tests/planning/test_places.py",
     "tests/planning/test_time_plan.py",
-    "tests/measuring/test_rate_search.py",
     "tests/measuring/test_rounds.py",
-    "tests/judging/test_estimate.py",
     "tests/judging/test_contest.py",
     "tests/judging/test_costs.py",
     "tests/reports/test_sentences.py",

@@ -16,45 +16,18 @@ from typing import Any
 
 from bakeoff import backends
 from bakeoff.judging.constraints import Requirements
+from bakeoff.measuring import messages
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import (
-    BeginWarmUp,
-    Build,
-    Built,
-    BurstTaken,
-    CeilingsMeasured,
-    CellJob,
-    ComputeReference,
-    EagerCall,
-    Evaluated,
-    EvaluateReference,
-    Failed,
-    Finish,
-    Finished,
-    FurtherMeasured,
-    KernelsTraced,
-    MeasureCeilings,
-    MeasureFurther,
-    PackageCell,
-    Packaged,
-    PhaseBegun,
-    PhaseEnded,
-    Ready,
-    ReadyToBuild,
-    ReferenceComputed,
-    TakeBurst,
-    TakeLoad,
-    TrafficWindow,
-)
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records import schema
 from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
@@ -63,52 +36,36 @@ from bakeoff.records.load_samples import LoadWindow
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import (
-    DRIVERS_ACCOUNT,
-    Accuracy,
-    Ceilings,
-    Cell,
-    Conditions,
-    Energy,
-    Kernel,
-    KernelTimes,
-    Memory,
-    Record,
-    Status,
-    Throughput,
-    WarmUp,
-    Work,
-)
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent
 
-RIGHT = Accuracy(
+RIGHT = schema.Accuracy(
     rmse=0, relative_rmse=0, max_abs_error=0, eager_rmse=0, allclose=True, rtol=0, atol=0, passed=True, rule="allclose"
 )
 
 
-ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
+ENERGY = schema.Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
 
 
-KERNELS = KernelTimes(busy_ms=0.5, kernels=12, longest=[Kernel(name="gemv", share=0.6)], calls=3)
-METRICS = Evaluated(metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 800)}, seconds=1.0))
+KERNELS = schema.KernelTimes(busy_ms=0.5, kernels=12, longest=[schema.Kernel(name="gemv", share=0.6)], calls=3)
+METRICS = messages.Evaluated(metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 800)}, seconds=1.0))
 WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
 HANG = "hang"
 INTERRUPT = "interrupt"  # of the controller, which waits for the worker
 SEGFAULT = -11
 
-Ending = Status | int | str
+Ending = schema.Status | int | str
 """How a worker ends early: a status that it tells, an exit status, or a hang."""
 
 
-def ready_with(check: Accuracy = RIGHT, **changes: Any) -> Ready:
+def ready_with(check: schema.Accuracy = RIGHT, **changes: Any) -> messages.Ready:
     """Return what a process tells when it is warm, with this check of its answers."""
-    ready = Ready(
+    ready = messages.Ready(
         accuracy=check,
         settle=None,
-        warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+        warm_up=schema.WarmUp(calls=10, seconds=0.1, steady=True),
         placement=None,
-        memory=Memory(),
+        memory=schema.Memory(),
         precision_in_force={},
         settings={"threads": 2},
         versions={},
@@ -140,7 +97,9 @@ class Script:
     slower_share: float = 0.95  # of what shorter ones answer
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     calls_per_s: Mapping[int, float] = field(default_factory=dict)  # back to back, by number of the worker
-    answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
+    answers: Mapping[tuple[int, str], schema.Accuracy] = field(
+        default_factory=dict
+    )  # by number and "start" or "finish"
 
 
 class ScriptedMachine(Machine):
@@ -170,7 +129,12 @@ class ScriptedMachine(Machine):
 
 class ScriptedWorker:
     def __init__(
-        self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_step: Callable[[str], None]
+        self,
+        script: Script,
+        number: int,
+        job: messages.CellJob,
+        machine: ScriptedMachine,
+        on_step: Callable[[str], None],
     ) -> None:
         self.is_over = False
         self.is_stopped, self._stopped_s = False, 0.0
@@ -187,7 +151,7 @@ class ScriptedWorker:
         if script.built_bytes:
             (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
             (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
-        self._say("start", PhaseBegun(name="model"), ReadyToBuild())
+        self._say("start", messages.PhaseBegun(name="model"), messages.ReadyToBuild())
 
     @property
     def speaks_s(self) -> float:
@@ -198,88 +162,97 @@ class ScriptedWorker:
         self._due_s = self._machine.time_s + seconds
 
     def _build(self) -> None:
-        if isinstance(self._job, PackageCell):
-            self._say("build", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
+        if isinstance(self._job, messages.PackageCell):
+            self._say(
+                "build",
+                messages.PhaseBegun(name="compile"),
+                messages.PhaseEnded(name="compile", seconds=2.0),
+                messages.Packaged(),
+            )
         else:
-            timed = [(PhaseBegun(name=name), PhaseEnded(name=name, seconds=0.5)) for name in self._script.phases]
+            timed = [
+                (messages.PhaseBegun(name=name), messages.PhaseEnded(name=name, seconds=0.5))
+                for name in self._script.phases
+            ]
             events = [event for both in timed for event in both]
-            self._say("build", *events, Built(seconds=self._script.seconds_per_start))
+            self._say("build", *events, messages.Built(seconds=self._script.seconds_per_start))
 
     def _warm_up(self, seconds: float) -> None:
         self.warmed_up_s = seconds
-        source = DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
+        source = schema.DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
         self._say(
             "warm-up",
-            PhaseBegun(name="warm-up"),
+            messages.PhaseBegun(name="warm-up"),
             ready_with(
                 self._script.answers.get((self._number, "start"), RIGHT),
-                warm_up=WarmUp(calls=10, seconds=max(seconds, 10 * self._script.level_ms / 1e3), steady=True),
-                memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
+                warm_up=schema.WarmUp(calls=10, seconds=max(seconds, 10 * self._script.level_ms / 1e3), steady=True),
+                memory=schema.Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
             ),
         )
 
     def _say(self, stage: str, *events: object) -> None:
         ending = self._script.endings.get((self._number, stage))
         if ending is not None:
-            begun = [event for event in events if isinstance(event, PhaseBegun)]
-            if isinstance(ending, Status):
-                ending = Failed(status=ending, failure=Failure(kind="Scripted", text="scripted"))
+            begun = [event for event in events if isinstance(event, messages.PhaseBegun)]
+            if isinstance(ending, schema.Status):
+                ending = messages.Failed(status=ending, failure=Failure(kind="Scripted", text="scripted"))
             # a process goes on after an interruption of the controller
             events = (INTERRUPT, *events) if ending == INTERRUPT else (*begun, ending)
         self._events.extend(events)
 
     def send(self, command: object) -> None:
         assert not self.is_stopped, "a stopped process hears nothing"
-        if isinstance(command, Build):
+        if isinstance(command, messages.Build):
             self._passing(self._script.seconds_per_start)
             self._on_step("builds")
             self._build()
-        elif isinstance(command, BeginWarmUp):
+        elif isinstance(command, messages.BeginWarmUp):
             self._on_step("warms up")
             self._warm_up(seconds=0.05 if command.is_repeated else 0.1)
-        elif isinstance(command, TakeBurst):
+        elif isinstance(command, messages.TakeBurst):
             self._on_step("burst")
             self._passing(self._script.seconds_per_burst)
             factor = self._random.lognormvariate(0, self._script.spread)
             waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
-            taken = BurstTaken(
-                samples_ns=[round(1e6 * self._script.level_ms * factor)], conditions=Conditions(wait_share=waited)
+            taken = messages.BurstTaken(
+                samples_ns=[round(1e6 * self._script.level_ms * factor)],
+                conditions=schema.Conditions(wait_share=waited),
             )
             self._say(f"burst {self._bursts}", taken)
             self._bursts += 1
-        elif isinstance(command, TakeLoad):
+        elif isinstance(command, messages.TakeLoad):
             self._passing(command.seconds)
             share = self._script.slower_share if command.seconds > self._script.slower_after_s else 1.0
             window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
-            taken_under_load = TrafficWindow(window=window.model_copy(update=late))
+            taken_under_load = messages.TrafficWindow(window=window.model_copy(update=late))
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
-        elif isinstance(command, MeasureFurther):
+        elif isinstance(command, messages.MeasureFurther):
             self._on_step("measures")
-            measured = FurtherMeasured(
+            measured = messages.FurtherMeasured(
                 throughput=self._throughput(command.throughput_blocks) if command.throughput_blocks else None,
                 energy=ENERGY if command.with_energy else None,
             )
-            self._say("further", PhaseBegun(name="throughput"), measured)
-        elif isinstance(command, Finish):
+            self._say("further", messages.PhaseBegun(name="throughput"), measured)
+        elif isinstance(command, messages.Finish):
             self._on_step("finishes")
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
-            finished = Finished(
+            finished = messages.Finished(
                 accuracy_after=answer,
                 placement=None,
-                memory=Memory(engine_resident_bytes=1 if command.with_engine_memory else None),
+                memory=schema.Memory(engine_resident_bytes=1 if command.with_engine_memory else None),
                 recompilations=self._script.recompilations,
             )
-            self._say("finish", PhaseBegun(name="last check"), finished)
+            self._say("finish", messages.PhaseBegun(name="last check"), finished)
             if command.with_metrics:
-                self._say("evaluate", PhaseBegun(name="evaluate"), METRICS)
+                self._say("evaluate", messages.PhaseBegun(name="evaluate"), METRICS)
             if command.with_trace:
-                self._say("trace", KernelsTraced(times=KERNELS))
+                self._say("trace", messages.KernelsTraced(times=KERNELS))
 
-    def _throughput(self, blocks: int) -> Throughput:
+    def _throughput(self, blocks: int) -> schema.Throughput:
         rate = self._script.calls_per_s.get(self._number, 1e3 / self._script.level_ms)
-        return Throughput(calls_per_s=rate, blocks=blocks, block_s=0.1)
+        return schema.Throughput(calls_per_s=rate, blocks=blocks, block_s=0.1)
 
     def receive(self, deadline_s: float) -> object:
         event = self._events[0]
@@ -292,11 +265,14 @@ class ScriptedWorker:
             os.kill(os.getpid(), signal.SIGINT)
         if isinstance(event, int):
             raise WorkerEnded(event)
-        if isinstance(event, PhaseBegun) and event.name == "evaluate":
+        if isinstance(event, messages.PhaseBegun) and event.name == "evaluate":
             self._on_step("evaluates")
             self._passing(self._script.evaluate_s)
-        if isinstance(event, ReadyToBuild | Built | Ready | FurtherMeasured | Finished):
-            self._on_step("loaded" if isinstance(event, ReadyToBuild) else type(event).__name__.lower())
+        if isinstance(
+            event,
+            messages.ReadyToBuild | messages.Built | messages.Ready | messages.FurtherMeasured | messages.Finished,
+        ):
+            self._on_step("loaded" if isinstance(event, messages.ReadyToBuild) else type(event).__name__.lower())
         return event
 
     def pause(self) -> None:
@@ -335,9 +311,13 @@ class ScriptedLauncher:
         self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
         self._scripts, self._machine = scripts, machine
         self.answers: dict[type, object] = {
-            ComputeReference: ReferenceComputed(work=Work(flops=10, bytes_moved=10), uncounted=""),
-            MeasureCeilings: CeilingsMeasured(ceilings=Ceilings(flops_per_s=1e9, bytes_per_s=1e9)),
-            EvaluateReference: METRICS,
+            messages.ComputeReference: messages.ReferenceComputed(
+                work=schema.Work(flops=10, bytes_moved=10), uncounted=""
+            ),
+            messages.MeasureCeilings: messages.CeilingsMeasured(
+                ceilings=schema.Ceilings(flops_per_s=1e9, bytes_per_s=1e9)
+            ),
+            messages.EvaluateReference: METRICS,
         }
         self.epoch = 0
         self._workers: dict[str, list[ScriptedWorker]] = {}
@@ -356,7 +336,7 @@ class ScriptedLauncher:
         return self
 
     def start(
-        self, job: CellJob, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()
+        self, job: messages.CellJob, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()
     ) -> ScriptedWorker | ScriptedAnswer:
         if type(job) in self.answers:
             return ScriptedAnswer(self.answers[type(job)])
@@ -412,14 +392,14 @@ class ScriptedHeaders:
     def __init__(self, launcher: ScriptedLauncher, machine: ScriptedMachine, made_s: float) -> None:
         self._launcher, self._machine, self._made_s = launcher, machine, made_s
 
-    def are_made_for(self, cell: Cell) -> bool:
+    def are_made_for(self, cell: schema.Cell) -> bool:
         includes_any = cell.device.kind in backends.create(cell.backend).precompiles
         if includes_any and self._machine.time_s < self._made_s:
             return False
         self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
         return True
 
-    def await_for(self, cell: Cell) -> None:
+    def await_for(self, cell: schema.Cell) -> None:
         self._machine.time_s = max(self._machine.time_s, self._made_s)
         self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
 
@@ -439,7 +419,7 @@ class ScriptedAnswer:
         return self.event
 
 
-def window_of_load(order: TakeLoad, capacity: float) -> LoadWindow:
+def window_of_load(order: messages.TakeLoad, capacity: float) -> LoadWindow:
     """Return what a queue makes of the order: latency rises without end towards the capacity."""
     capacity = 50_000.0 if order.answers_nothing else capacity
     is_server = order.scenario is Scenario.SERVER
@@ -467,7 +447,7 @@ def contest_of(labels: Sequence[str], device: Device = CPU, precision: Precision
     cells = []
     for label in labels:
         backend, _, mode = label.partition("/")
-        cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device, precision=precision)
+        cell = schema.Cell(model="mlp", backend=backend, mode=mode or "default", device=device, precision=precision)
         cells.append(PlannedCell(cell, asked_by_name=True, of_best=True))
     return Contest(cells[0].cell.contest_id, tuple(cells))
 
@@ -477,7 +457,7 @@ def run_contest(
     scripts: Mapping[str, Script],
     plan: SamplingPlan | None = None,
     *,
-    undecided: Callable[[Sequence[Record]], Sequence[tuple[str, str]]] = lambda records: (),
+    undecided: Callable[[Sequence[schema.Record]], Sequence[tuple[str, str]]] = lambda records: (),
     available_bytes: Callable[[ScriptedLauncher], int] = lambda launcher: 10**12,
     time_limit_s: float = 600.0,
     epochs: int = 10**6,
@@ -490,12 +470,12 @@ def run_contest(
     device: Device = CPU,
     headers_s: float = 0.0,
     build_cache: BuildCache | None = None,
-    eager_call: EagerCall | None = None,
+    eager_call: messages.EagerCall | None = None,
     evaluate: str = "",
     evaluate_timeout_s: float = 600.0,
     precision: Precision = Precision.FP32,
     require: str = "",
-    reference_memory: Memory | None = None,
+    reference_memory: schema.Memory | None = None,
     is_machine_busy: bool = False,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
@@ -511,8 +491,8 @@ def run_contest(
     progress.now_s = machine.now_s
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
-    launcher.answers[ComputeReference] = ReferenceComputed(
-        work=Work(flops=10, bytes_moved=10),
+    launcher.answers[messages.ComputeReference] = messages.ReferenceComputed(
+        work=schema.Work(flops=10, bytes_moved=10),
         uncounted="",
         fingerprint="f",
         eager_call=eager_call,

@@ -25,30 +25,8 @@ from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
+from bakeoff.truth import checking
 from bakeoff.truth.calls import AlikeCalls, call
-from bakeoff.truth.checking import (
-    ALWAYS_ALIKE,
-    FORGETS,
-    FROZEN,
-    HIDDEN,
-    LEAVES_OUT,
-    LEAVES_OUT_CASTS,
-    LIKE_EAGERS,
-    NOT_RANDOM,
-    OVERWRITES,
-    OWN_NUMBERS,
-    REWRITES,
-    STALE,
-    UNREAD,
-    VARIES,
-    WITHOUT_FAST_PATH,
-    Checker,
-    WithFreshInputs,
-    WithFrozenChoices,
-    buffers_in,
-    is_kept,
-    unchanged_inputs,
-)
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import BEYOND, Reference, traits_in
@@ -79,12 +57,12 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 def checker_of(
     case: str, path: Path, build: Build, frozen: tuple[Decision, ...] = (), has_module: bool = True
-) -> Checker:
+) -> checking.Checker:
     """Return the checker of a build that this process made, or of an artefact that was made in another one."""
     cell = cells.case(case)
     traits = traits_in(path)
     module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
-    return Checker(
+    return checking.Checker(
         path,
         cell,
         AlikeCalls(module if has_module else None, traits),
@@ -92,7 +70,7 @@ def checker_of(
         sets,
         synchronise=Clock(CPU).synchronise,
         frozen_choices=frozen,
-        unchanged=unchanged_inputs(cell, traits, sets),
+        unchanged=checking.unchanged_inputs(cell, traits, sets),
     )
 
 
@@ -161,7 +139,7 @@ def test_an_artefact_that_keeps_the_state_is_right(references: Callable[[str], P
 
 def test_a_build_that_forgets_the_state_is_incorrect_and_that_is_the_reason(references: Callable[[str], Path]) -> None:
     found = checked(STREAMING, references(STREAMING), forgetful)
-    assert (found.passed, found.rule) == (False, FORGETS.format("buffer past"))
+    assert (found.passed, found.rule) == (False, checking.FORGETS.format("buffer past"))
 
 
 def test_a_wrong_build_of_a_model_with_state_is_still_found(references: Callable[[str], Path]) -> None:
@@ -209,7 +187,7 @@ def with_other_numbers(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return forward
 
 
-DRAWN = f"{OWN_NUMBERS}; {LIKE_EAGERS.format(16)}"
+DRAWN = f"{checking.OWN_NUMBERS}; {checking.LIKE_EAGERS.format(16)}"
 
 
 def with_less_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
@@ -225,7 +203,7 @@ def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     ("build", "passed", "rule", "unchecked"),
     [
         (as_it_is, True, "no more than rounding", ""),
-        (without_dropout, False, NOT_RANDOM, ""),
+        (without_dropout, False, checking.NOT_RANDOM, ""),
         (with_other_numbers, True, f"not compared: {DRAWN}", DRAWN),
         (with_less_dropout, False, "output has another spread", ""),
         (with_another_shape, False, "has shape (1, 10)", ""),
@@ -307,7 +285,7 @@ def test_a_frozen_choice_is_no_reason_for_another_form_with_the_inputs_of_the_tr
     choice = Decision(file="/home/me/mine.py", line=20, function="forward")
     found = checked(case, references(case), build, frozen=(choice,))
     assert not found.passed
-    assert found.rule.startswith(FROZEN.format("mine.py, line 20")) == is_the_reason
+    assert found.rule.startswith(checking.FROZEN.format("mine.py, line 20")) == is_the_reason
 
 
 SKIPPED = "skipped_mask.py:factory"
@@ -325,14 +303,14 @@ def test_a_build_with_a_frozen_choice_is_partial() -> None:
     choice = Decision(file="/home/me/mine.py", line=20, function="forward")
     compiled = Callables(nn.Identity())
     compiled.bind(Inputs((torch.ones(1),)))
-    placement = WithFrozenChoices(compiled, [choice]).placement()
+    placement = checking.WithFrozenChoices(compiled, [choice]).placement()
     assert placement is not None
     assert (placement.extent, placement.frozen_choices) == (Extent.PARTIAL, ["mine.py, line 20"])
 
 
 def test_each_binding_gives_a_model_that_writes_its_inputs_the_same_values() -> None:
     given = Inputs((torch.ones(3),))
-    compiled: Compiled = WithFreshInputs(Callables(lambda x: x.mul_(2)), [given])
+    compiled: Compiled = checking.WithFreshInputs(Callables(lambda x: x.mul_(2)), [given])
     for _ in range(2):
         compiled.bind(given)
         compiled.run()
@@ -387,7 +365,7 @@ WITH_OUTLIERS = torch.linspace(1, 2, 256).view(2, 8, 16) * torch.tensor([100.0, 
 def test_each_part_of_what_a_call_writes_must_be_there(
     change: Callable[[torch.Tensor], torch.Tensor], is_right: bool
 ) -> None:
-    assert is_kept(change(WITH_OUTLIERS), BEFORE, WITH_OUTLIERS) == is_right
+    assert checking.is_kept(change(WITH_OUTLIERS), BEFORE, WITH_OUTLIERS) == is_right
 
 
 def calling_on(change: Callable[[torch.Tensor], Any]) -> Build:
@@ -433,7 +411,7 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
         checker._run(checker._sets[0])  # as the first call is timed
         found = checker.check()
     assert not (found.passed or found.unchecked or found.is_only_inexact)
-    assert found.rule.startswith(told := OVERWRITES.format("input 0"))
+    assert found.rule.startswith(told := checking.OVERWRITES.format("input 0"))
     assert (found.rule == told) == is_answer_right
 
 
@@ -450,17 +428,19 @@ def test_a_build_that_overwrites_another_input_than_the_model_is_wrong(reference
 
     assert checked(case, references(case), as_it_is).passed
     found = checked(case, references(case), build)
-    assert not found.passed and found.rule == OVERWRITES.format("input 2")
+    assert not found.passed and found.rule == checking.OVERWRITES.format("input 2")
 
 
 def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references: Callable[[str], Path]) -> None:
     path, cell = references(CHANNELS_LAST), cells.case(CHANNELS_LAST)
     module, sets = loading.move_to_device(loading.load(cell), cell)
-    unchanged = unchanged_inputs(cell, traits_in(path), sets)
+    unchanged = checking.unchanged_inputs(cell, traits_in(path), sets)
     sets[0].tensors()[0].zero_()
     calls, build = AlikeCalls(module, traits_in(path)), Callables(module)
     with torch.inference_mode():
-        checker = Checker(path, cell, calls, build, sets, synchronise=Clock(CPU).synchronise, unchanged=unchanged)
+        checker = checking.Checker(
+            path, cell, calls, build, sets, synchronise=Clock(CPU).synchronise, unchanged=unchanged
+        )
         assert checker.check().passed and not checker.check().unchecked
 
 
@@ -642,9 +622,9 @@ def test_a_build_must_change_the_buffers_that_the_model_changes(references: Call
     assert traits_in(path).state == ()
     assert checked(KEPT, path, as_it_is).passed
     found = checked(KEPT, path, without_writing)
-    assert (found.passed, found.rule) == (False, LEAVES_OUT.format("calls"))
+    assert (found.passed, found.rule) == (False, checking.LEAVES_OUT.format("calls"))
     unread = checked(KEPT, path, as_it_is, has_module=False)
-    assert unread.passed and unread.unchecked == UNREAD.format("calls, mean, variance")
+    assert unread.passed and unread.unchecked == checking.UNREAD.format("calls, mean, variance")
 
 
 class MovingMean(nn.Module):
@@ -663,7 +643,7 @@ def test_the_buffers_of_a_build_that_was_loaded_are_found(tmp_path: Path) -> Non
     traced: Any = torch.jit.trace(FlatModule(MovingMean(), given), given.args, check_trace=False)
     torch.jit.save(torch.jit.freeze(traced.eval()), tmp_path / "it.pt")
     frozen: Any = torch.jit.load(tmp_path / "it.pt")
-    buffer, *_ = buffers_in(Callables(frozen), "mean")
+    buffer, *_ = checking.buffers_in(Callables(frozen), "mean")
     before = buffer.clone()
     frozen(*given.args)
     assert not torch.equal(buffer, before)
@@ -724,7 +704,7 @@ def test_where_float64_draws_other_numbers_eager_is_the_reference(case: str, ref
     assert known.why_narrower.endswith("off what float64 gives, and not by rounding")
     assert checked(case, path, as_it_is).passed
     assert checked(case, path, drawing(seed=1)).rule.startswith("output: rmse")
-    assert checked(case, path, drawing(seed=None)).rule.startswith(f"{VARIES} (output: ")
+    assert checked(case, path, drawing(seed=None)).rule.startswith(f"{checking.VARIES} (output: ")
 
 
 def shaken_by(share: float) -> Build:
@@ -742,7 +722,7 @@ def test_a_build_must_repeat_its_answers_up_to_what_the_check_allows(references:
     path = references(CHANNELS_LAST)
     assert checked(CHANNELS_LAST, path, shaken_by(1e-6)).passed
     found = checked(CHANNELS_LAST, path, shaken_by(1e-3))
-    assert not found.passed and found.rule.startswith(VARIES)
+    assert not found.passed and found.rule.startswith(checking.VARIES)
 
 
 def test_answers_that_pass_but_differ_by_more_than_the_check_allows_are_incorrect(
@@ -756,7 +736,7 @@ def test_answers_that_pass_but_differ_by_more_than_the_check_allows_are_incorrec
         return lambda x: module(x) + by * next(signs)
 
     found = checked(CANCELLATION, path, swinging)
-    assert not found.passed and found.rule.startswith(VARIES)
+    assert not found.passed and found.rule.startswith(checking.VARIES)
 
 
 TIES = "topk_ties.py:factory"
@@ -848,7 +828,7 @@ def test_zeros_of_eagers_fast_path_at_padded_places_are_not_asked_of_a_build(ref
     assert found and found.are_zeros and 0.1 < found.differing / found.values < 0.3
     assert checked(PADDING, path, as_it_is).rule == "no more than rounding"
     right = checked(PADDING, path, without_fast_path(change=0.0))
-    assert right.passed and right.rule.endswith(WITHOUT_FAST_PATH)
+    assert right.passed and right.rule.endswith(checking.WITHOUT_FAST_PATH)
     assert not checked(PADDING, path, without_fast_path(change=1e-3)).passed
     pooled = references("encoder_padding.py:pooled")
     assert traits_in(pooled).fast_path is None and Reference.load(pooled).without_fast_path is None
@@ -928,7 +908,7 @@ def test_a_build_that_keeps_answers_by_addresses_is_wrong_and_the_inputs_stay(
         checker = checker_of(case, references(case), keeping_answers)
         before = [each.map(torch.clone) for each in checker._sets]
         found = checker.check()
-        assert not found.passed and found.rule.startswith(STALE)
+        assert not found.passed and found.rule.startswith(checking.STALE)
         for inputs, kept in zip(checker._sets, before, strict=True):
             assert all(map(torch.equal, inputs.tensors(), kept.tensors()))
 
@@ -944,7 +924,7 @@ def test_a_build_that_changes_the_models_weights_is_incorrect_though_eager_then_
 ) -> None:
     found = checked(CHANNELS_LAST, references(CHANNELS_LAST), with_scaled_weights)
     name = next(iter(dict(loading.load(cells.case(CHANNELS_LAST)).module.named_parameters())))
-    assert not found.passed and found.rule.startswith(REWRITES.format(name))
+    assert not found.passed and found.rule.startswith(checking.REWRITES.format(name))
 
 
 @pytest.mark.parametrize(("build", "passed"), [(as_it_is, True), (constant_sum, False)])
@@ -955,7 +935,7 @@ def test_calls_that_count_in_hidden_places_are_not_told_from_eagers(
     known = traits_in(references(case))
     assert (known.is_random, known.repeats_with_seed, known.state) == (True, False, ())
     found = checked(case, references(case), build)
-    assert (found.passed, found.rule) == (passed, f"not compared: {EAGER_DIFFERS}" if passed else ALWAYS_ALIKE)
+    assert (found.passed, found.rule) == (passed, f"not compared: {EAGER_DIFFERS}" if passed else checking.ALWAYS_ALIKE)
 
 
 def test_an_answer_that_changes_late_is_not_told_to_depend_on_rounding(references: Callable[[str], Path]) -> None:
@@ -976,9 +956,9 @@ def test_a_wrong_build_fails_where_eager_passes(references: Callable[[str], Path
 @pytest.mark.parametrize(
     ("case", "build", "cause"),
     [
-        ("own_casts.py:factory", without_casts, LEAVES_OUT_CASTS),
+        ("own_casts.py:factory", without_casts, checking.LEAVES_OUT_CASTS),
         ("own_casts.py:factory", wrong, ""),
-        ("left_padding.py:factory", off_at(0), HIDDEN.format("attention_mask is 0")),
+        ("left_padding.py:factory", off_at(0), checking.HIDDEN.format("attention_mask is 0")),
         ("left_padding.py:factory", off_at(3), ""),
     ],
 )

@@ -1,8 +1,9 @@
-"""Everything that a model returns is found and matched with what a build returned."""
+"""Everything that a model returns is matched with what a build returned, and the reference is float64."""
 
 import math
 import warnings
 from collections import OrderedDict, deque, namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,24 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import FlatModule, Returned, comparable, flatten_outputs, returned_by_call
-from bakeoff.models.base import Inputs
+from bakeoff.backends.eager import Callables
+from bakeoff.measuring.worker import reference
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Accuracy
+from bakeoff.records.schema import DECODE, PREFILL, Accuracy, Cell
 from bakeoff.truth.accuracy import Outputs, check
 from bakeoff.truth.calls import thinned
 from bakeoff.truth.errors import errors_of_eager
+from bakeoff.truth.generating import Greedy, WithCaches, compare, generate, steps_in_place
 from bakeoff.truth.reference import Reference
+from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, use_plain_experts
 
 RIGHT = "right"
 CPU = torch.device("cpu")
@@ -280,3 +290,246 @@ def test_angles_that_are_a_whole_turn_apart_are_said_to_be() -> None:
     found = check([(torch.tensor([-math.pi, 0.5]),)], exact, Precision.FP32)
     assert not found.passed and "2π apart: if these are angles, they are the same" in found.rule
     assert "2π" not in check([(torch.tensor([-1.0, 0.5]),)], exact, Precision.FP32).rule
+
+
+transformers = pytest.importorskip("transformers")
+
+CELL = Cell(model="mlp", dimensions={"batch": 2, "features": 8, "hidden": 8}, precision=Precision.FP32, backend="eager")
+IDS = torch.arange(12).reshape(2, 6)
+
+
+class NarrowResults(TorchDispatchMode):
+    """Notes each operator that returns a floating-point tensor narrower than float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in pytree.tree_leaves(found):
+            if isinstance(each, torch.Tensor) and each.dtype in (torch.float32, torch.bfloat16, torch.float16):
+                self.names.add(str(func.overloadpacket))
+        return found
+
+
+def llama() -> nn.Module:
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=50
+    )
+    torch.manual_seed(0)
+    model: nn.Module = transformers.LlamaForCausalLM(config).eval().double()
+    return model
+
+
+def mixtral() -> nn.Module:
+    config = transformers.MixtralConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+        num_local_experts=4,
+    )
+    torch.manual_seed(0)
+    model: nn.Module = transformers.MixtralForCausalLM(config).eval().double()
+    return model
+
+
+def logits(model: nn.Module) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(IDS, use_cache=False).logits
+    return found
+
+
+def test_no_operator_of_a_llama_leaves_float64() -> None:
+    model = llama()
+    with NarrowResults() as plain:
+        cast = logits(model)
+    with NarrowResults() as narrow, KeepFloat64() as mode:
+        exact = logits(model)
+    assert plain.names  # its own code casts to float32
+    assert (narrow.names, mode.in_float32) == (set(), [])
+    assert exact.dtype is torch.float64
+    error = ((cast - exact).square().mean() / exact.square().mean()).sqrt().item()
+    assert 1e-9 < error < 1e-5  # what the casts cost
+
+
+def test_a_cast_to_float32_keeps_all_digits() -> None:
+    value = torch.tensor([1 / 3, 2.0], dtype=torch.float64)
+    with KeepFloat64():
+        for cast in (value.float(), value.to(torch.float32), value.softmax(0, dtype=torch.float32).sum().reshape(1)):
+            assert cast.dtype is torch.float64
+        assert torch.equal(value.float(), value)
+        assert value.view(torch.float32).dtype is torch.float32  # the same bits as another type
+        assert torch.arange(3).float().dtype is torch.float64
+
+
+def test_an_operator_without_float64_runs_in_float32_and_is_named() -> None:
+    with torch.library._scoped_library("bakeoff_tests", "DEF") as library:
+        library.define("only_float32(Tensor x) -> Tensor")
+
+        def only_float32(x: torch.Tensor) -> torch.Tensor:
+            if x.dtype is not torch.float32:
+                raise RuntimeError(f"expected Float, got {x.dtype}")
+            return x * 2
+
+        library.impl("only_float32", only_float32, "CPU")
+        with KeepFloat64() as mode:
+            found = torch.ops.bakeoff_tests.only_float32(torch.ones(2, dtype=torch.float64))
+        assert (found.dtype, found.tolist(), mode.in_float32) == (
+            torch.float64,
+            [2.0, 2.0],
+            ["bakeoff_tests.only_float32"],
+        )
+
+
+def test_an_error_that_is_not_the_types_is_raised_as_it_was() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), KeepFloat64():
+        torch.ones(2, 3, dtype=torch.float64) @ torch.ones(2, 3, dtype=torch.float64)
+
+
+def test_a_mixture_of_experts_has_a_reference() -> None:
+    with KeepFloat64() as mode:
+        found = logits(mixtral())
+    plain = mixtral()
+    assert use_plain_experts(plain)
+    with KeepFloat64() as of_plain:
+        exact = logits(plain)
+    assert of_plain.in_float32 == []
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+    if mode.in_float32:
+        assert all("grouped_mm" in name for name in mode.in_float32)
+
+
+def test_a_model_that_fails_in_float64_alone_is_checked_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def without_float64(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        if dtype is torch.float64:
+            raise RuntimeError("no kernel for Double")
+        return reference.outputs_in(model, cell, dtype)
+
+    narrow = CELL.model_copy(update={"precision": Precision.BF16})
+    assert reference.Subject(narrow, tmp_path, tmp_path, outputs_in=without_float64).exact().computed_in == "float32"
+    found = reference.Subject(CELL, tmp_path, tmp_path, outputs_in=without_float64).exact()
+    assert (found.outputs, found.computed_in) == (None, "fp32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_noise_leaves_infinities_and_small_whole_numbers_and_moves_others_by_a_rounding(dtype: torch.dtype) -> None:
+    values = torch.tensor([-math.inf, math.inf, math.nan, 0.0, 3.0, 0.3, -1.7], dtype=dtype)
+    beside = torch.full((7,), 1e30, dtype=dtype)  # a large number among them needs another way
+    for each in (values, torch.cat((values, beside)), torch.empty(0, dtype=dtype)):
+        with RoundingNoise(1):
+            moved = each * 1.0
+        assert torch.equal(moved[:5].nan_to_num(7.0), each[:5].nan_to_num(7.0))
+        changed = (moved - each)[5:].abs()
+        assert torch.all(changed <= 1.01 * torch.finfo(dtype).eps * each[5:].abs())
+        assert len(changed) < 9 or changed.any()
+
+
+ROWS, WIDTH = 6, 3
+
+
+class Counter(torch.nn.Module):
+    """A step of a model whose next token is always one more, up to 4. Its cache remembers the tokens."""
+
+    def __init__(self, in_place: bool, wrong_at: int = -1) -> None:
+        super().__init__()
+        self.in_place, self.wrong_at = in_place, wrong_at
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor, cache: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        following = (token + 1) % 5 if int(position) != self.wrong_at else token
+        logits = torch.nn.functional.one_hot(following[:, 0], 5) * 2.0
+        row = token.to(cache.dtype).view(-1, 1, 1, 1).expand(-1, 1, 1, WIDTH)
+        if self.in_place:
+            cache[:, :, int(position)] = row[:, :, 0]
+            return (logits,)
+        updated = cache.clone()
+        updated[:, :, int(position)] = row[:, :, 0]
+        return logits, updated
+
+
+def sets_of_steps() -> tuple[Inputs, ...]:
+    cache = torch.zeros(1, 1, ROWS, WIDTH)
+    return tuple(Inputs((torch.tensor([[1]]), torch.tensor([place]), cache)) for place in (5, 4, 3, 2))
+
+
+def cell(task: str) -> Cell:
+    return Cell(model="transformer_lm", dimensions={"prompt": 2, "new_tokens": 4}, task=task, backend="eager")
+
+
+def generated(step: Counter, sets: tuple[Inputs, ...]) -> Greedy:
+    compiled = WithCaches(Callables(step), sets)
+
+    def call(one: Inputs) -> tuple[torch.Tensor, ...]:
+        compiled.bind(one)
+        compiled.run()
+        return compiled.outputs()
+
+    found = generate(call, sets, cell(DECODE))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_generation_feeds_each_token_to_the_next_step_and_restores_its_inputs(in_place: bool) -> None:
+    sets = sets_of_steps()
+    assert generated(Counter(in_place), sets).tokens == [[2, 3, 4]]
+    token, position, cache = sets[-1].args
+    assert (int(token), int(position), float(cache.abs().sum())) == (1, 2, 0.0)
+
+
+def test_the_first_token_that_differs_is_named_with_eagers_margin() -> None:
+    eager = generated(Counter(in_place=False), sets_of_steps())
+    found = compare(generated(Counter(in_place=True, wrong_at=3), sets_of_steps()), eager)
+    assert (found.tokens, found.agreed, found.margin, found.usual_margin) == (3, 1, 2.0, 2.0)
+    assert compare(eager, eager).agreed == 3
+    in_other_type = compare(eager, eager, generated(Counter(in_place=True, wrong_at=3), sets_of_steps()))
+    assert (in_other_type.agreed, in_other_type.agreed_with_first, in_other_type.first) == (3, 1, Precision.FP32)
+
+
+def test_a_prefill_gives_the_first_token_of_every_sequence() -> None:
+    logits = {5: torch.tensor([[0.0, 3.0], [1.0, 0.5]]), 4: torch.tensor([[2.0, 1.0], [0.0, 4.0]])}
+    sets = sets_of_steps()[:2]
+    found = generate(lambda one: (logits[int(one.args[1])],), sets, cell(PREFILL))
+    assert found == Greedy([[1], [0], [0], [1]], [[3.0], [0.5], [1.0], [4.0]], Precision.FP32)
+    assert generate(lambda one: (), sets, cell("inference")) is None
+
+
+def test_a_row_that_a_step_has_written_is_empty_again_after_restore() -> None:
+    """So a build that writes nothing, after one call that did, is found."""
+    sets = sets_of_steps()
+    compiled = WithCaches(Callables(Counter(in_place=True)), sets)
+    compiled.bind(sets[0])
+    compiled.run()
+    _, cache = compiled.outputs()
+    assert cache[0, 0, 5].tolist() == [1.0] * WIDTH
+    assert compiled.settings()["caches"] == "in place"
+    compiled.restore()
+    assert not sets[1].args[2].any()
+
+
+def test_steps_in_place_show_the_rows_that_other_steps_have_written() -> None:
+    """The row of the first position is empty where it has not been written in the same call. The caches given stay."""
+    sets = sets_of_steps()
+    step = Counter(in_place=False)
+    caches = [cache for _, cache in steps_in_place(lambda inputs: step(*inputs.args), sets)]
+    written = [[place for place in range(ROWS) if cache[0, 0, place].any()] for cache in caches]
+    assert written == [[2, 3, 4, 5], [2, 3, 4], [2, 3, 4], [2, 3, 4]]
+    assert not any(inputs.args[2].any() for inputs in sets)
+
+
+def test_generate_is_planned_as_prefill_and_decode_with_the_same_sizes() -> None:
+    request = Request(models=("transformer_lm",), backends=("eager",), devices=("cpu",), task="generate")
+    contests = plan(request)
+    assert [contest.cells[0].cell.task for contest in contests] == [PREFILL, DECODE]
+    assert contests[0].cells[0].cell.dimensions == contests[1].cells[0].cell.dimensions
+    with pytest.raises(UsageError, match="dimension of transformer_lm 'context'"):
+        plan(request.model_copy(update={"set": {"context": ("64",)}}))

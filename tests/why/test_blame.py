@@ -1,7 +1,8 @@
-"""`bakeoff blame` names the smallest part of a model that loses precision, or that fails alone."""
+"""`bakeoff blame` names the smallest part of a model that loses precision or fails alone, and writes its script."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import subprocess
@@ -22,10 +23,12 @@ from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.models.base import Inputs
 from bakeoff.records import report_file
 from bakeoff.records.device import CPU
+from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.reports import markdown
 from bakeoff.truth import rounding_limits
+from bakeoff.why import failing_script
 from bakeoff.why.blame_text import (
     MAX_ROWS,
     blocks_of,
@@ -41,6 +44,7 @@ from bakeoff.why.worker_blame import Builder, Search
 from bakeoff.why.worker_parts import Beside, ModelPart, in_float64, source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
+from tests.shipping.conftest import cell_of, record_of, report_on
 from tests.support.printed import printed
 
 
@@ -453,3 +457,36 @@ def test_a_terminal_says_which_parts_it_leaves_out() -> None:
     page = printed(blocks_of(blame, Path()), is_terminal=True)
     assert "part1 " not in page and "part13" in page
     assert "2 more parts were tried, with a smaller error / limit: --out FILE has all." in page
+
+
+PART = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
+LABELS = [f"{name}/{mode}" for name in backends.TABLE for mode in backends.create(name).mode_names()]
+
+
+def script_of(label: str, text: str = "", **fields: object) -> str:
+    record = record_of(label, cell=fields, command=text)
+    report = report_on(record, hostname=text, variables={f"OMP_{text}": text})
+    return failing_script.script_of_part(report, record, PART, f"it fails {text}")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_every_script_is_python_and_no_text_is_code(device: str) -> None:
+    hostile = "x\nraise SystemExit(1)\r\u2028\"\"\"'''\\"
+    written = 0
+    for label in LABELS:
+        for precision in ("fp32", "bf16"):
+            if backends.create(label.partition("/")[0]).script(cell_of(label), {}) is None:
+                with pytest.raises(UsageError, match=r"no script does what .* does, only what eager, "):
+                    script_of(label)
+                continue
+            script = script_of(label, device=device, precision=precision)
+            attacked = script_of(label, hostile, device=device, precision=precision)
+            assert [type(node) for node in ast.parse(attacked).body] == [type(node) for node in ast.parse(script).body]
+            written += 1
+    assert written >= 60
+
+
+def test_a_file_name_that_hides_the_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the script would import itself as 'onnxruntime': give the file another name"):
+        failing_script.write_script(script_of("onnx"), tmp_path / "onnxruntime.py")
+    assert not list(tmp_path.iterdir())

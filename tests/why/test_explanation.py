@@ -1,12 +1,24 @@
-"""Profiles are summed up by module, down to a depth, and put side by side."""
+"""`bakeoff explain` profiles cells, sums up by module, and measures what the profile suggests."""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kind, ProfiledKernel, TracedSpan
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import contests_of
+from bakeoff.measuring.worker.counting import count, count_modules
+from bakeoff.models.base import Inputs
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
+from bakeoff.records import report_file
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Record, Status, Work
 from bakeoff.reports import markdown
@@ -24,6 +36,9 @@ from bakeoff.why.explanation import (
 )
 from bakeoff.why.explanation_text import explanation_to_page
 from bakeoff.why.records import CellProfile, ThreadUse
+from bakeoff.why.suggestions import Suggestion, brought, fewer_threads, request_to_try, suggestions, with_fewer_threads
+from bakeoff.why.worker_profile import cpu_seconds_of_threads, first_paths_of, under_first_paths
+from tests.conftest import CommandLine
 from tests.reports import samples
 
 
@@ -303,3 +318,211 @@ def test_a_row_that_the_profilers_own_time_hides_has_no_ratio_and_no_bound() -> 
 )  # fmt: skip
 def test_kernels_are_told_without_what_a_compiler_adds(name: str, plain: str) -> None:
     assert kernel_name(name) == plain
+
+
+MODEL = """
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Steps(nn.Module):
+    def forward(self, x):
+        for _ in range(100):
+            x = torch.sin(x) + 0.001
+        return x
+
+
+def make():
+    layers = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), Steps(), nn.Linear(32, 32))
+    return nn.ModuleDict({"layers": layers})["layers"], torch.randn(8, 32)
+"""
+
+
+def stored_run(folder: Path, *backends: str, **of_cell: Any) -> Path:
+    """Write the report of a run of the model, as if it had been measured."""
+    (folder / "steps.py").write_text(MODEL)
+    cells = [samples.cell(backend, model="steps.py:make", **of_cell) for backend in backends]
+    records = [samples.ok(cell, samples.bursts(1.0)) for cell in cells]
+    report = samples.report(records)
+    asked = {"models": ["steps.py:make"], "backends": list(backends), "devices": ["cpu"]}
+    report_file.write_json(report.model_copy(update={"request": asked}), folder / "run")
+    return folder / "run"
+
+
+def test_a_cell_is_explained_beside_eager(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager", "torchscript")
+    _, out, _ = command_line("explain", run, "torchscript", "--json", "--trace", tmp_path / "trace.json")
+    document = json.loads(out)
+    assert [profile["label"] for profile in document["profiles"]] == ["torchscript", "eager"]
+    rows = {tuple(row["modules"]): row for row in document["explanation"]["rows"]}
+    assert all(rows[module,][time] > 0 for module in ("0", "2") for time in ("ms", "against_ms"))
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_cell_that_failed_is_refused_with_its_reason(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager")
+    report = report_file.read(run)
+    failed = samples.failed(samples.cell("onnx", model="steps.py:make"), samples.Status.ERROR, "no such operator")
+    report_file.write_json(report.model_copy(update={"records": [*report.records, failed]}), run)
+    status, _, err = command_line("explain", run, "onnx")
+    assert status == 2 and "cannot be explained: it is error: no such operator" in err
+    assert "resume" not in err
+    ahead = samples.failed(samples.cell("onnx", model="steps.py:make"), samples.Status.NOT_REACHED, "interrupted")
+    records = [*report.records, ahead]
+    report_file.write_json(report.model_copy(update={"records": records, "complete": False}), run)
+    _, _, err = command_line("explain", run, "onnx")
+    assert f"the rest of the run: bakeoff resume {run}" in err
+
+
+def test_cells_of_two_models_are_not_compared(command_line: CommandLine, tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "eager", "onnx")
+    report = report_file.read(run)
+    other = samples.ok(samples.cell("eager", model="other.py:make"), samples.bursts(1.0))
+    report_file.write_json(report.model_copy(update={"records": [*report.records, other]}), run)
+    status, _, err = command_line("explain", run, "onnx", "--against", other.cell.id)
+    assert status == 2 and "is of steps.py:make" in err and "is of other.py:make" in err
+    status, _, err = command_line("explain", run, "onnx", "--against", "onnx")
+    assert status == 2 and "is compared with itself" in err
+    status, _, err = command_line("explain", run)
+    assert status == 2 and "holds 2 contests" in err and other.cell.id in err
+
+
+def profile_of_classes(classes: dict[str, str], *parts: tuple[str, Kind, float]) -> CellProfile:
+    made = [ProfiledKernel(name=name, modules=("a",), kind=kind, ms=ms, runs=1) for name, kind, ms in parts]
+    times = {"call_ms": 1.0, "median_ms": 1.0, "profiled_ms": 1.0}
+    known = {"label": "x", "cell_id": "x", "source": "", **times, "calls": 1, "spans": []}
+    return CellProfile.model_validate({**known, "parts": made, "classes": classes})
+
+
+def test_each_suggestion_has_a_reason_in_the_profile() -> None:
+    convolving = profile_of_classes(
+        {"a": "Conv2d"}, ("mkldnn::_convolution", Kind.COMPUTE, 0.9), ("clone", Kind.COPY, 0.1)
+    )
+    found = {each.configuration: each.why for each in suggestions(convolving, samples.cell("inductor"))}
+    assert found["inductor/channels-last"] == "there are convolutions, and 10 % of the call is copies"
+    assert found["inductor/freezing"].startswith("90 % of the call is products and convolutions")
+    assert not any("cuda-graph" in name for name in found)  # there is no GPU
+    on_gpu = profile_of_classes({"a": "Linear"}, ("GPU idle", Kind.WAITING, 0.6), ("gemm", Kind.COMPUTE, 0.4))
+    assert "inductor/cuda-graph" in {
+        each.configuration for each in suggestions(on_gpu, samples.cell("inductor", device="cuda"))
+    }
+
+
+def test_cudnn_tries_out_algorithms_where_a_gpu_convolves() -> None:
+    convolving = profile_of_classes({"a": "Conv2d"}, ("convolution", Kind.COMPUTE, 1.0))
+    for backend in ("eager", "inductor"):
+        found = {one.configuration: one.why for one in suggestions(convolving, samples.cell(backend, device="cuda"))}
+        assert found[f"{backend}/cudnn-benchmark"].startswith("there are convolutions, for which cuDNN")
+
+
+def test_wrong_outputs_of_fused_half_precision_suggest_to_round_as_eager_does() -> None:
+    idle = profile_of_classes({}, ("fused", Kind.COMPUTE, 1.0))
+    for precision, is_wrong, tried in (
+        ("bf16", True, ["inductor/emulate-precision-casts"]),
+        ("bf16", False, []),
+        ("fp32", True, []),
+    ):
+        cell = samples.cell("inductor", precision=precision)
+        assert [one.configuration for one in suggestions(idle, cell, is_wrong)] == tried
+    assert suggestions(idle, samples.cell("onnx"), is_wrong=True) == []
+
+
+def test_batch_norms_of_eager_are_suggested_to_be_folded() -> None:
+    convolving = profile_of_classes(
+        {"a": "Conv2d"}, ("aten::conv2d", Kind.COMPUTE, 0.8), ("aten::batch_norm", Kind.COMPUTE, 0.2)
+    )
+    found = {each.configuration: each.why for each in suggestions(convolving, samples.cell("eager"))}
+    assert found["eager/folded-norms"].startswith("20 % of the call is batch norms")
+
+
+def test_unaligned_layers_and_steps_of_attention_are_suggested_where_they_take_time() -> None:
+    steps = profile_of_classes({}, ("aten::linear", Kind.COMPUTE, 0.8), ("aten::softmax", Kind.COMPUTE, 0.2))
+    assert suggestions(steps, samples.cell("eager")) == []
+    known = steps.model_copy(update={"unaligned": ["a"], "attention": "eager"})
+    found = {each.configuration: each.why for each in suggestions(known, samples.cell("eager"))}
+    assert found == {
+        "eager/padded-linears": "100 % of the call is linear layers whose outputs are no multiple of 64",
+        "eager/sdpa": "20 % of the call is steps of attention, which torch has as one operator",
+    }
+    elsewhere = known.model_copy(update={"unaligned": ["b"], "attention": "sdpa"})
+    assert suggestions(elsewhere, samples.cell("eager")) == []
+
+
+def test_fewer_threads_are_tried_where_they_work_unevenly() -> None:
+    uneven = profile_of_classes({}, ("relu", Kind.COMPUTE, 1.0))
+    assert fewer_threads(uneven) is None  # nothing is known of threads
+    for busy, threads in (([0.9, 0.2, 0.2, 0.2], 2), ([0.9, 0.85, 0.8, 0.8], None)):
+        measured = uneven.model_copy(update={"threads": ThreadUse(allowed=4, busy=busy)})
+        assert fewer_threads(measured) == threads
+
+
+def test_a_contest_with_fewer_threads_is_told_as_one_of_its_own() -> None:
+    def contest(level: float) -> ContestJudgement:
+        return contests_of(samples.report([samples.lived(level, "eager")]))[0]
+
+    text = markdown.render(with_fewer_threads(contest(2.0), contest(1.0), 2))
+    assert "a contest of its own" in text and "| eager | 2.0" in text and "| 2.00 |" in text
+
+
+def test_a_profile_that_speaks_for_nothing_suggests_nothing() -> None:
+    assert suggestions(profile_of_classes({"a": "ReLU"}, ("relu", Kind.COMPUTE, 1.0)), samples.cell("onnx")) == []
+    busy = profile_of_classes({"a": "ReLU"}, ("Python and dispatch", Kind.FRAMEWORK, 0.5), ("relu", Kind.COMPUTE, 0.5))
+    assert [each.configuration for each in suggestions(busy, samples.cell("eager"))] == ["inductor"]
+
+
+def test_the_contest_holds_the_cell_beside_what_was_suggested() -> None:
+    cell = samples.cell("eager", model="mlp", dimensions={"batch": 3, "features": 64, "hidden": 64})
+    asked = request_to_try(Request(models=("conv",), devices=("cpu",)), cell, [Suggestion("torchscript", "why")], 2)
+    (contest,) = plan(asked)
+    assert [planned.cell.label for planned in contest.cells] == ["eager", "torchscript"]
+    assert contest.cells[0].cell.dimensions == cell.dimensions and asked.processes == 2
+
+
+def test_the_table_tells_what_each_brought() -> None:
+    records = [samples.lived(level, backend) for level, backend in ((2.0, "eager"), (1.0, "onnx"))]
+    failed = samples.failed(samples.cell("openvino"), Status.ERROR, "no memory")
+    (contest,) = contests_of(samples.report([*records, failed]))
+    text = markdown.render([brought(contest, "eager", {"onnx": "it is fast", "openvino": "so is this"})])
+    assert "| onnx | it is fast | 1.0" in text and "| faster |" in text
+    assert "| openvino | so is this | - | - | no memory |" in text.replace("\\-", "-")
+
+
+def test_a_shared_module_has_one_name() -> None:
+    layer = nn.Linear(4, 4)
+    first_paths = first_paths_of(nn.ModuleDict({"a": layer, "b": nn.Sequential(layer, nn.ReLU(), layer)}))
+    assert first_paths == {"": "", "a": "a", "b": "b", "b.0": "a", "b.1": "b.1", "b.2": "a"}
+    span = TracedSpan(name="gemm", modules=("b.0", "b.1", "b.2", "gone"), begun_us=0, lasted_us=1)
+    assert [each.modules for each in under_first_paths([span], first_paths)] == [("a", "b.1", "gone")]
+
+
+class Recursive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, *, depth: int = 2) -> Tensor:
+        x = torch.tanh(self.step(x))
+        return x if depth == 0 else self(x, depth=depth - 1)
+
+
+def test_the_work_of_a_call_is_divided_among_its_modules() -> None:
+    layers, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 2))), torch.randn(3, 8)
+    work = count_modules(layers, Inputs((x,)), Precision.FP32)
+    whole = count(layers, Inputs((x,)), Precision.FP32)
+    assert work[""] == whole
+    assert {path: each.flops for path, each in work.items()} == {"0": 192, "1": 0, "2.0": 48, "2": 48, "": 240}
+    assert work["1"].bytes_moved == 2 * 3 * 4 * 4  # reads and writes three rows of four numbers
+    assert work["2"].bytes_moved == 4 * (8 + 2 + 12 + 6)  # its weights, what it is given, what it returns
+
+
+def test_a_module_that_calls_itself_is_counted_once() -> None:
+    work = count_modules(Recursive(), Inputs((torch.randn(2, 8),)), Precision.FP32)
+    assert work[""].flops == work["step"].flops == 3 * 2 * 2 * 8 * 8
+
+
+def test_seconds_of_threads_grow_with_work() -> None:
+    before = sum(cpu_seconds_of_threads().values())
+    while sum(cpu_seconds_of_threads().values()) < before + 0.05:
+        torch.randn(200, 200) @ torch.randn(200, 200)

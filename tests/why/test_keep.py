@@ -23,7 +23,7 @@ from bakeoff.why.records import KeptSet
 from bakeoff.why.worker_keep import Keeping, in_float32
 from tests.conftest import CommandLine
 from tests.why.test_blame import surroundings
-from tests.why.test_explain import stored_run
+from tests.why.test_explanation import stored_run
 
 
 class Residual(nn.Module):

@@ -189,19 +189,34 @@ def _worth(
     highest = max([1.0, *(end for ratio in ratios for end in ends(ratio.value, ratio.ci95))])
     names = sorted({name for lines in shown.values() for name in lines}, key=lambda text: int(text.rpartition(" ")[2]))
     looks = ramp(names)
-    return [
-        _worth_chart(
-            chart,
-            subject,
-            title,
-            {name: lines[name] for name in names if name in lines},
-            looks,
-            numbers[title],
-            axis,
-            highest,
+    charts = []
+    for title, lines in shown.items():
+        sizes = _size_axis(axis, numbers[title])
+        named = [name for name in names if name in lines]
+        marks = [Mark((level(1.0, sizes),))]
+        marks += [Mark(_over_sizes(row, lines[name]), name, looks[name]) for row, name in enumerate(named)]
+        charts.append(
+            Chart(
+                name=chart,
+                subject=subject,
+                finding=title,
+                caption=f"Speed-up of {COMPILED} over eager over {axis}, a cross where a verdict has none",
+                x=sizes,
+                y=Axis("speed-up over eager (x)", 0.0, 1.1 * highest),
+                marks=tuple(marks),
+                legend=tuple((name, looks[name]) for name in named),
+            )
         )
-        for title, lines in shown.items()
-    ]
+    return charts
+
+
+def _over_sizes(row: int, points: Sequence[tuple[float, Ratio | None]]) -> tuple[Shape, ...]:
+    known = sorted((at, ratio) for at, ratio in points if ratio)
+    shapes: list[Shape] = [Line((at, at), ends(ratio.value, ratio.ci95), width=0.9) for at, ratio in known]
+    xs, ys = tuple(at for at, _ in known), tuple(ratio.value for _, ratio in known)
+    shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if known else []
+    lost = tuple(sorted(at for at, ratio in points if ratio is None))
+    return (*shapes, *([Lost(lost, row)] if lost else []))
 
 
 def _over_eager(contest: ContestJudgement) -> Iterator[tuple[Precision, Ratio | None]]:
@@ -214,38 +229,6 @@ def _over_eager(contest: ContestJudgement) -> Iterator[tuple[Precision, Ratio | 
         eager = cell.cell.model_copy(update={"backend": BASELINE}).label
         across = contest.fit.ratio(cell.label, eager) if {cell.label, eager} <= right else None
         yield cell.cell.precision, across if cell.cell.compared else cell.speedup
-
-
-def _worth_chart(
-    chart: str,
-    subject: str,
-    title: str,
-    lines: dict[str, list[tuple[float, Ratio | None]]],
-    looks: dict[str, Look],
-    numbers: dict[float, str],
-    axis: str,
-    highest: float,
-) -> Chart:
-    x = _size_axis(axis, numbers)
-    marks = [Mark((level(1.0, x),))]
-    for row, (name, points) in enumerate(lines.items()):
-        known = sorted((at, ratio) for at, ratio in points if ratio)
-        shapes: list[Shape] = [Line((at, at), ends(ratio.value, ratio.ci95), width=0.9) for at, ratio in known]
-        xs, ys = tuple(at for at, _ in known), tuple(ratio.value for _, ratio in known)
-        shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if known else []
-        lost = tuple(sorted(at for at, ratio in points if ratio is None))
-        shapes += [Lost(lost, row)] if lost else []
-        marks.append(Mark(tuple(shapes), name, looks[name]))
-    return Chart(
-        name=chart,
-        subject=subject,
-        finding=title,
-        caption=f"Speed-up of {COMPILED} over eager over {axis}, a cross where a verdict has none",
-        x=x,
-        y=Axis("speed-up over eager (x)", 0.0, 1.1 * highest),
-        marks=tuple(marks),
-        legend=tuple((name, looks[name]) for name in lines),
-    )
 
 
 def _parameters(contest: ContestJudgement) -> int:

@@ -13,19 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends.base import (
-    ANYWHERE,
-    AVAILABLE,
-    DEFAULT,
-    AheadOfTime,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Settings,
-)
+from bakeoff.backends import base
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Extent, Placement
@@ -36,11 +24,13 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
-def _modes(scripts: Mapping[str, Mapping[str, object]]) -> tuple[Mode, ...]:
-    return tuple(Mode(name, script, ANYWHERE if name == DEFAULT else None) for name, script in scripts.items())
+def _modes(scripts: Mapping[str, Mapping[str, object]]) -> tuple[base.Mode, ...]:
+    return tuple(
+        base.Mode(name, script, base.ANYWHERE if name == base.DEFAULT else None) for name, script in scripts.items()
+    )
 
 
-class Null(Backend):
+class Null(base.Backend):
     name = "null"
     description = "scripted behaviour, for tests of the harness"
     colour = "#b0b0b0"
@@ -80,12 +70,12 @@ class Null(Backend):
             "fails-under-load": {"fail_every": 20},
         }
     )
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="sleeping thread")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="sleeping thread")
 
-    def available(self, device: Device) -> Availability:
-        return AVAILABLE
+    def available(self, device: Device) -> base.Availability:
+        return base.AVAILABLE
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         script: Mapping[str, Any] = self.mode(context.cell.mode).options
         if "refuse" in script:
             raise Unsupported(script["refuse"])
@@ -100,7 +90,7 @@ class Null(Backend):
         return Scripted(module, script)
 
 
-class NullPackaged(AheadOfTime):
+class NullPackaged(base.AheadOfTime):
     """The scripted backend ahead of time. Its settings name the process that built and the one that loaded."""
 
     name = "null-packaged"
@@ -114,10 +104,10 @@ class NullPackaged(AheadOfTime):
         }
     )
 
-    def available(self, device: Device) -> Availability:
-        return AVAILABLE
+    def available(self, device: Device) -> base.Availability:
+        return base.AVAILABLE
 
-    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> None:
         import torch
 
         script: Mapping[str, Any] = self.mode(context.cell.mode).options
@@ -126,7 +116,7 @@ class NullPackaged(AheadOfTime):
         torch.save(module, context.workspace / "module.pt")
         (context.workspace / "built_by").write_text(str(os.getpid()))
 
-    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+    def load(self, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         import torch
 
         script: Mapping[str, Any] = self.mode(context.cell.mode).options
@@ -136,7 +126,7 @@ class NullPackaged(AheadOfTime):
         return Packaged(module, script, built_by=int((context.workspace / "built_by").read_text()))
 
 
-class Scripted(Compiled):
+class Scripted(base.Compiled):
     """Spins for the scripted latency in each call."""
 
     def __init__(self, module: torch.nn.Module, script: Mapping[str, Any]) -> None:
@@ -174,7 +164,7 @@ class Scripted(Compiled):
             return tensors
         return tuple(tensor + self._script["add"] for tensor in tensors)
 
-    def instance(self) -> Compiled:
+    def instance(self) -> base.Compiled:
         return Instance(self._module, self._script)
 
     def placement(self) -> Placement | None:
@@ -205,7 +195,7 @@ class Packaged(Scripted):
         super().__init__(module, script)
         self._built_by = built_by
 
-    def settings(self) -> Settings:
+    def settings(self) -> base.Settings:
         return {"built_by": self._built_by, "loaded_by": os.getpid()}
 
 
