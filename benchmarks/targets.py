@@ -136,7 +136,13 @@ def main() -> None:
     if not runs:
         with tempfile.TemporaryDirectory() as folder:
             measure(
-                Row("headers", device, "--model mlp --backends inductor --processes 1 --min-time 0.05", None, 60),
+                Row(
+                    "headers",
+                    device,
+                    "--model mlp --backends inductor,aotinductor --processes 1 --min-time 0.05",
+                    None,
+                    60,
+                ),
                 Path(folder),
                 "first",
                 options.out,
