@@ -239,7 +239,7 @@ def test_a_failed_rendering_loses_no_numbers(tmp_path: Path) -> None:
     assert read(tmp_path) == with_verdicts(judge(report()))
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in SHOWCASE.iterdir() if path.is_dir()))
+@pytest.mark.parametrize("folder", ["cpu", pytest.param("h200", marks=pytest.mark.slow)])
 def test_a_showcase_is_still_read_and_rendered(folder: str, tmp_path: Path) -> None:
     found = read(SHOWCASE / folder)
     written = write(found, tmp_path, figures=False)
