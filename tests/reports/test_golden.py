@@ -212,7 +212,7 @@ def test_the_summary_of_a_run_is_short(found: Report) -> None:
 
 @pytest.mark.parametrize("statuses", [(None, Status.CRASH), (None, None)])
 def test_the_summary_of_a_comparison_is_short(statuses: tuple[Status | None, ...]) -> None:
-    found = compared_statuses(*statuses, factor=1.2 if any(statuses) else 1.0, copies=30)
+    found = compared_statuses(*statuses, factor=1.2 if any(statuses) else 1.0, copies=16)
     text = summary.of_comparison(found)
     assert len(text.splitlines()) <= 30
     assert f"Not shown: {len(found.cells) - 14} cells" in text
