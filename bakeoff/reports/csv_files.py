@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.sweeps import COMPILED
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import generation, load_report, suite_report
@@ -137,14 +138,15 @@ def _attention_row(record: Record) -> Row:
 
 
 def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
-    groups: dict[tuple[tuple[str, ...], str], list[Record]] = {}
-    for record in records:
-        cell = record.cell
-        if cell.model == model and cell.mode == "default" and cell.backend in IS_COMPILED:
-            where = f"{cell.device.slug}-{cell.precision}"
-            values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
-            groups.setdefault((values, where), []).append(record)
-    return groups
+    def key(record: Record) -> tuple[tuple[str, ...], str]:
+        values = tuple(str(record.cell.dimensions.get(name, "")) for name in dimensions)
+        return values, f"{record.cell.device.slug}-{record.cell.precision}"
+
+    cells = ((record, record.cell) for record in records)
+    swept = [
+        one for one, cell in cells if (cell.model, cell.mode) == (model, "default") and cell.backend in IS_COMPILED
+    ]
+    return grouped(swept, key)
 
 
 def _median_ms(record: Record | None) -> float | None:
@@ -190,12 +192,8 @@ def _dynamo_row(contest: ContestJudgement, cell: CellJudgement) -> Row:
         "dev": measured.device.kind,
         "name": one_line(measured.model),
         "batch_size": measured.dimensions.get("batch", 1),
-        "speedup": 0.0,
-        "abs_latency": 0.0,
-        "compilation_latency": 0.0,
-        "compression_ratio": 0.0,
-        "eager_peak_mem": 0.0,
-        "dynamo_peak_mem": 0.0,
+        **dict.fromkeys(("speedup", "abs_latency", "compilation_latency", "compression_ratio"), 0.0),
+        **dict.fromkeys(("eager_peak_mem", "dynamo_peak_mem"), 0.0),
         "accuracy": ACCURACY.get(record.status, "fail_to_run"),
         "compiler": cell.label,
         "precision": str(measured.precision),

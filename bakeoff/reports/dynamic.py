@@ -50,16 +50,10 @@ def _verdict(dynamic_range: DynamicRange) -> str:
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
     points = [
-        Column(
-            name,
-            partial(_cost, place=place),
-            "ms",
-            number_format.ratio,
-            text=partial(_text, place=place),
-            interval=partial(_ends, place=place),
-        )
+        Column(name, partial(_cost, place=place), "ms", number_format.ratio, text=partial(_text, place=place),
+               interval=partial(_ends, place=place))
         for place, name in enumerate(dynamic_range.names)
-    ]
+    ]  # fmt: skip
     every = f"built for each of {len(points)}"
     return [
         Column("backend", lambda build: build.configuration, write=one_line, is_text=True),

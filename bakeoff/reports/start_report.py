@@ -141,9 +141,7 @@ def _answer(cell: JudgedStart) -> StartAnswer:
         start_ci95_s=cell.interval,
         tenth_answer_s=cell.quantity("tenth_answer_s") or 0.0,
         behind=cell.behind,
-        peak_resident_bytes=size("peak_resident_bytes"),
-        steady_resident_bytes=size("steady_resident_bytes"),
-        device_bytes=size("device_bytes"),
+        **{name: size(name) for name in ("peak_resident_bytes", "steady_resident_bytes", "device_bytes")},
         unmet=[doubt.unmet for doubt in cell.unmet],
     )
 

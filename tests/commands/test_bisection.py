@@ -334,7 +334,7 @@ def test_modules_are_found_with_their_inputs_and_their_mode(script: Path, comman
     assert not list(Path().glob("recorded*"))
 
 
-@pytest.mark.parametrize("name", ["Net#2", "Last"])
+@pytest.mark.parametrize("name", ["Net#2", pytest.param("Last", marks=pytest.mark.slow)])
 def test_a_recording_loads_in_a_contest(name: str, script: Path, command_line: CommandLine) -> None:
     answer = answer_of(command_line, script, "1", "--module", name, "--out", "kept")
     assert answer["recorded"] == name and answer["command"].startswith("bakeoff --model kept/model.py:factory")

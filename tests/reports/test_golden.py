@@ -212,7 +212,7 @@ def test_the_summary_of_a_run_is_short(found: Report) -> None:
 
 @pytest.mark.parametrize("statuses", [(None, Status.CRASH), (None, None)])
 def test_the_summary_of_a_comparison_is_short(statuses: tuple[Status | None, ...]) -> None:
-    found = compared_statuses(*statuses, factor=1.2 if any(statuses) else 1.0, copies=30)
+    found = compared_statuses(*statuses, factor=1.2 if any(statuses) else 1.0, copies=16)
     text = summary.of_comparison(found)
     assert len(text.splitlines()) <= 30
     assert f"Not shown: {len(found.cells) - 14} cells" in text
@@ -239,7 +239,7 @@ def test_a_failed_rendering_loses_no_numbers(tmp_path: Path) -> None:
     assert read(tmp_path) == with_verdicts(judge(report()))
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in SHOWCASE.iterdir() if path.is_dir()))
+@pytest.mark.parametrize("folder", ["cpu", pytest.param("h200", marks=pytest.mark.slow)])
 def test_a_showcase_is_still_read_and_rendered(folder: str, tmp_path: Path) -> None:
     found = read(SHOWCASE / folder)
     written = write(found, tmp_path, figures=False)
@@ -271,6 +271,7 @@ from pathlib import Path
 from rich.console import Console
 from bakeoff.records.report_file import read
 from bakeoff.reports.writer import write
+assert "matplotlib" not in sys.modules  # which the harness need not wait for
 from bakeoff.judging.judgement import judge
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.reports.run_report import print_report
@@ -282,7 +283,7 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
 
-def test_a_report_renders_where_there_is_no_torch(tmp_path: Path) -> None:
+def test_a_report_renders_where_there_is_no_torch_and_its_writer_comes_without_matplotlib(tmp_path: Path) -> None:
     write(report(conv_on_cpu()), tmp_path / "measured", figures=False)
     done = subprocess.run(
         [sys.executable, "-c", RENDER, tmp_path / "measured", tmp_path / "rendered"],
@@ -296,8 +297,3 @@ def test_a_report_renders_where_there_is_no_torch(tmp_path: Path) -> None:
     for name in ("report.json", "cells.csv"):
         assert (tmp_path / "rendered" / name).read_bytes() == (tmp_path / "measured" / name).read_bytes()
     assert "](figures/samples.svg)" in (tmp_path / "rendered" / "details.md").read_text(encoding="utf-8")
-
-
-def test_the_harness_can_import_the_writer_without_matplotlib() -> None:
-    code = "import sys, bakeoff.reports.writer; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}).returncode == 0

@@ -46,7 +46,7 @@ from bakeoff.records import report_file
 from bakeoff.records.call_form import parameters_of
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Record, Status
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.reports import markdown, starts_file
@@ -670,6 +670,15 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
     def start(contender: Contender) -> None:
         contender.starts.append(start_of(0.2))
 
+    exported: dict[str, Any] = {}
+    prepare = start_runs._prepare
+
+    def prepare_once(report: Report, path: Path, record: Record, target: Path) -> Any:
+        label = record.cell.label
+        exported[label] = exported.get(label) or prepare(report, path, record, target)
+        return replace(exported[label], starts=[], reason="")
+
+    monkeypatch.setattr(start_runs, "_prepare", prepare_once)
     monkeypatch.setattr(start_runs, "start_once", start)
     start_runs.add_starts(store, Requirements(), lambda _: None, time.monotonic() - 1)
     told = report_of(store)

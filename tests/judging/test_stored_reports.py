@@ -1,0 +1,44 @@
+"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written when they were."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.records.report_file import read
+
+STORED = Path(__file__).parent / "stored"
+EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
+CASES = [(name, require) for name, found in EXPECTED.items() for require in found["requirements"]]
+
+
+def summary(contest: ContestJudgement) -> dict[str, Any]:
+    lead, ends = contest.fastest.lead, contest.fastest.lead.ci95 if contest.fastest.lead else None
+    pays = {judged.label: judged.break_even for judged in contest.ranked}
+    return {
+        "contest": contest.title,
+        "winner": contest.fastest.leader,
+        "tied": list(contest.fastest.tied),
+        "runner_up": contest.fastest.runner_up,
+        "baseline": contest.baseline if contest.ranked else None,
+        "unstable": contest.fastest.is_open,
+        "lead": lead and pytest.approx([lead.value, ends and ends.low, ends and ends.high], rel=1e-9),
+        "ranks": {judged.label: judged.rank for judged in contest.ranked},
+        "speedups": {
+            judged.label: judged.speedup and pytest.approx(judged.speedup.value, rel=1e-9) for judged in contest.ranked
+        },
+        "break_even_calls": {
+            label: found.calls if found and found.is_established else None for label, found in pays.items()
+        },
+    }
+
+
+@pytest.mark.parametrize(("name", "require"), CASES)
+def test_the_verdicts_of_a_stored_report_are_the_same(name: str, require: str) -> None:
+    report = judged_anew(read(STORED / f"{name}.json.gz"), require=require)
+    expected = EXPECTED[name]["requirements"][require]
+    for contest, verdict in zip(judge(report).contests, expected, strict=True):
+        assert summary(contest) == verdict
