@@ -1,5 +1,6 @@
 """The reason in a library's message. The texts are what torch 2.13 and OpenVINO 2026.4 say, with long lists cut."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,11 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             "TorchExportError",
             ONNX_EXPORT,
             "torch.export: the shape of what aten.linalg_lstsq returns depends on the values in its inputs",
+        ),
+        (
+            "TorchExportError",
+            re.sub("<class .*", "<class 'TypeError'>: zeros(): the size is no tuple of ints", ONNX_EXPORT),
+            "TypeError: zeros(): the size is no tuple of ints",
         ),
         (
             "UnsupportedOperatorException",
