@@ -11,12 +11,16 @@ from bakeoff.judging.doubts_of_machine import AlwaysWaited, CoresTaken, GpuShare
 from bakeoff.judging.doubts_of_winner import MachineBusy, NotRanked
 from bakeoff.judging.ranking import undecided
 from bakeoff.records.doubts import Dropped, Effect, InputsNotWritten, Recalled, RecordDoubt, WithoutEffect
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.traits import Access, AccessKind
 from tests.reports.samples import caveat, cell, constant, failed, lived, ok, once, roofline, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
 LATER = failed(cell("openvino"), Status.NOT_REACHED, "no time")
+CUT_OFF = LOST.model_copy(
+    update={"status": Status.TIMEOUT, "failure": Failure(kind=NO_BUDGET_LEFT, text="not done in time")}
+)
 ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
 
 
@@ -29,6 +33,7 @@ def kinds(contest: ContestJudgement, effect: Effect) -> list[type]:
     [
         ([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT], Certainty.SURE, ["onnx"]),
         ([lived(1.0, "onnx"), lived(2.0, "eager"), LATER], Certainty.DOUBTED, ["onnx"]),
+        ([lived(1.0, "onnx"), lived(2.0, "eager"), CUT_OFF], Certainty.DOUBTED, ["onnx"]),
         ([once(1.0, "onnx"), once(1.08, "eager")], Certainty.DOUBTED, ["onnx"]),
         ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.OPEN, ["onnx", "eager"]),
         ([lived(1.0, "onnx", [1.0] * 3), lived(1.001, "eager", [1.0] * 3)], Certainty.TIE, ["onnx", "eager"]),

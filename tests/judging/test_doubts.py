@@ -127,6 +127,7 @@ DOUBTS: list[Doubt] = [
     NotRanked(("onnx",), Status.OOM, "no memory"),
     BuildSpread({"inductor": 0.2}),
     NotRanked(("onnx", "inductor"), Status.OOM, ""),
+    NotRanked(("onnx",), Status.TIMEOUT, "not done in time", is_cut_off=True),
     NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
     NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
     NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
