@@ -24,7 +24,7 @@ _SYMBOL = re.compile(r"\b[uz]+f?\d+\b")
 """What torch.export calls a number that depends on the values in a tensor."""
 _SAYS_NOTHING = re.compile(
     r"(?:Exception from|Check '.*' failed at) \S+:\d+:$|FrontEnd API failed with \w+:$|backend='\w+' raised:$"
-    r"|Set TORCHDYNAMO_VERBOSE=1 for "
+    r"|Set TORCHDYNAMO_VERBOSE=1 for |\(Refer to the full stack trace above "
 )
 
 

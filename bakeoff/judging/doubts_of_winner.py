@@ -19,7 +19,7 @@ from bakeoff.judging.fit import Fit
 from bakeoff.judging.ranking import BASELINE, Evidence
 from bakeoff.records.doubts import Effect, Unchecked
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Status, Verdict
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
 
@@ -36,26 +36,36 @@ class NotRanked(OfCells):
     status: Status
     reason: str
     is_live: bool = False
+    is_cut_off: bool = False  # by --budget, before it had numbers
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         """Yield one doubt for all cells that ended alike."""
+
+        def ending(record: Record) -> tuple[Status, str, bool]:
+            return record.status, record.reason, record.was_cut_off and not record.bursts
+
         ended = [one for one in evidence.ranking.records if one.status not in (Status.OK, *TOLD_ONCE)]
-        for (status, reason), records in grouped(ended, lambda record: (record.status, record.reason)).items():
-            yield cls(tuple(record.cell.label for record in records), status, reason, evidence.is_live)
+        for (status, reason, is_cut_off), records in grouped(ended, ending).items():
+            yield cls(tuple(record.cell.label for record in records), status, reason, evidence.is_live, is_cut_off)
+
+    @property
+    def lacked_time(self) -> str:
+        """Say how a cell that could still win lacked time, or nothing."""
+        return "cut off by --budget" if self.is_cut_off else "not reached" if self.status is Status.NOT_REACHED else ""
 
     def effect(self, first: FirstPlace) -> Effect:
-        return Effect.WINNER if self.status is Status.NOT_REACHED else Effect.NONE
+        return Effect.WINNER if self.lacked_time else Effect.NONE
 
     @property
     def brief(self) -> str:
-        return f"{listed(first_names(self.labels))} {'were' if len(self.labels) > 1 else 'was'} not reached"
+        return f"{listed(first_names(self.labels))} {'were' if len(self.labels) > 1 else 'was'} {self.lacked_time}"
 
     def say(self) -> str:
         labels, several = listed(self.labels), len(self.labels) > 1
-        if self.status is Status.NOT_REACHED:
+        if self.lacked_time:
             were, them = ("were", "them") if several else ("was", "it")
-            return f"{labels} {were} not reached: {self.reason}. {to_go_on(self.is_live, them)}"
+            return f"{labels} {were} {self.lacked_time}: {self.reason}. {to_go_on(self.is_live, them)}"
         are = "are" if several else "is"
         return f"{labels} {are} not ranked, {self.status}{f': {self.reason}' if self.reason else ''}"
 

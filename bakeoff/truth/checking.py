@@ -169,6 +169,7 @@ class Checker:
         exact, precision = self.reference.outputs, self._cell.precision
         if not (witnesses := self._witnesses):
             return right
+        answers = self._with_constants(answers)
         rest, others = without_jumps(answers, exact, witnesses, precision.epsilon)
         known = EagerErrors(self.reference.eager_rmse, self.reference.eager_spread)
         for noisy in witnesses[:RUNS_WITH_NOISE]:
@@ -185,12 +186,20 @@ class Checker:
         rule = f"{'not all' if count < number else 'not'} compared: {why}"
         return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": count < number})
 
+    def _with_constants(self, answers: Sequence[Outputs]) -> Sequence[Outputs]:
+        """Return the answers with the numbers that a graph leaves out, so that they are as long as the reference's."""
+        known = self.reference.outputs
+        matched, _ = match(answers, known)
+        filled = [tuple(map(_or_other, ours, exact)) for ours, exact in zip(matched, known, strict=False)]
+        return filled or answers
+
     def _with_cause(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Name in the reason what explains all that is wrong, if it is found."""
         casts = self.reference.without_own_casts
         moved = casts and replace(self.reference, eager_rmse=casts.rmse, eager_spread=casts.spread)
         if moved and self._compared(answers, moved).passed:
             return right.model_copy(update={"rule": f"{right.rule}; {LEAVES_OUT_CASTS}"})
+        answers = self._with_constants(answers)
         for where, shown in without_hidden(answers, self.reference.outputs, self._sets):
             if self._compared(shown, self.reference).passed:
                 return right.model_copy(update={"rule": f"{right.rule}; {HIDDEN.format(where)}"})
@@ -466,6 +475,10 @@ def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) ->
     # a decode step may write into its caches, and other tasks are not examined
     may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
     return tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in (() if may_write else sets))
+
+
+def _or_other(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
+    return other if tensor is None else tensor
 
 
 def form_of(tensor: torch.Tensor) -> object:

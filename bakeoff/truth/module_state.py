@@ -8,7 +8,7 @@ import itertools
 import math
 import queue
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -357,9 +357,15 @@ def _refilled(value: Any, content: Any) -> Any:
     if isinstance(value, list | deque):
         value.clear()
         value.extend(content.values())
-    elif isinstance(value, dict | set):
+    elif isinstance(value, set):
         value.clear()
         value.update(content)
+    elif isinstance(value, dict):
+        # by the built-in methods, since a library's class may refuse changes, as diffusers' FrozenDict does
+        plain = OrderedDict if isinstance(value, OrderedDict) else dict
+        plain.clear(value)
+        for key, entry in content.items():
+            plain.__setitem__(value, key, entry)
     else:
         slots, own = _slots(value), getattr(value, "__dict__", {})
         for key in own.keys() - content.keys():

@@ -429,6 +429,11 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             "torch.export: the shape of what aten.linalg_lstsq returns depends on the values in its inputs",
         ),
         (
+            "TorchExportError",
+            re.sub("<class .*", "<class 'TypeError'>: zeros(): the size is no tuple of ints", ONNX_EXPORT),
+            "TypeError: zeros(): the size is no tuple of ints",
+        ),
+        (
             "UnsupportedOperatorException",
             "mine.thrice.default\n\nThe error above occurred when calling torch.export.export.",
             "torch.export: mine.thrice has no fake (meta) implementation",

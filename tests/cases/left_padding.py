@@ -15,7 +15,8 @@ class Scores(nn.Module):
     def forward(self, values, attention_mask):
         shown = values * attention_mask[..., None]
         found = self.linear(values) + shown.sum(1, keepdim=True)
-        return found, found.unflatten(-1, (4, 4)).transpose(1, 2)  # as in a cache: row, head, place, width
+        cache = found.unflatten(-1, (4, 4)).transpose(1, 2)  # row, head, place, width
+        return found, cache, cache.shape[2]  # a number, which graphs leave out
 
 
 def factory(batch: int = 4):

@@ -166,7 +166,7 @@ def test_an_interruption_keeps_what_was_checked() -> None:
 
     answer, status = checks.check(Request(models=("mlp",), backends=("tensorrt", "null"), devices=("cpu",)), interrupt)
     assert (len(answer.checks), answer.complete, status) == (1, False, 130)
-    assert answer.finding == "interrupted after 1 of 2 builds: nothing could be built here"
+    assert answer.finding == "interrupted after 1 of 2 builds", "the other one may be built"
 
 
 def test_a_build_for_a_range_is_one_for_all_its_sizes(command_line: CommandLine) -> None:

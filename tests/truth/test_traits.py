@@ -7,6 +7,7 @@ import os
 import queue
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -429,6 +430,30 @@ def test_restoring_keeps_the_identity_of_tensors_and_containers() -> None:
     state.restore()
     assert not state.changed()
     assert model.past is past and model.cache["keys"] is keys and not hasattr(model, "new")
+
+
+class FrozenConfig(OrderedDict[str, Any]):
+    """Refuses changes once it is made, as the configuration of a model of diffusers does."""
+
+    def __init__(self, **content: Any) -> None:
+        super().__init__(content)
+        self.is_frozen = True
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if hasattr(self, "is_frozen"):
+            raise TypeError("it is frozen")
+        super().__setitem__(name, value)
+
+    update = __setitem__  # type: ignore[assignment]
+
+
+def test_a_dict_that_refuses_changes_is_put_back() -> None:
+    model = Model(lambda m, x: m.linear(x), config=FrozenConfig(width=8, sizes=[1, 2]))
+    state, config = ModuleState(model), model.config
+    config["sizes"].append(3)
+    OrderedDict.move_to_end(config, "width")
+    state.restore()
+    assert model.config is config and list(config.items()) == [("width", 8), ("sizes", [1, 2])]
 
 
 def captures_by_a_hook_of_its_first_call(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
