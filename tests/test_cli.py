@@ -499,6 +499,7 @@ def resumed(command_line: CommandLine, folder: Path) -> None:
     assert command_line("resume", "run", "--quiet")[0] == 0
     after = report_file.read(folder / "run")
     assert after.complete and set(statuses(after).values()) == {"ok"}
+    assert before.created_at < after.resumed_at and not before.resumed_at
     # floors come last, and the run that was killed did not reach them
     first, again = ([each.model_copy(update={"roofline": None}) for each in run.records[:2]] for run in (before, after))
     assert again == first

@@ -233,8 +233,9 @@ def _note_resumption(store: Store) -> None:
     """Note when a run goes on that lacks something."""
     if not is_complete(store):
         anew = ", and processes that were unfinished were measured anew" if store.has_unfinished_processes() else ""
-        resumed = f"resumed at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        store.note(f"{resumed}: what was missing was measured from then on{anew}")
+        now = datetime.now(UTC)
+        store.was_resumed(now.isoformat(timespec="seconds"))
+        store.note(f"resumed at {now:%Y-%m-%d %H:%M:%S} UTC: what was missing was measured from then on{anew}")
 
 
 def places_here(request: Request) -> list[Place]:

@@ -28,6 +28,7 @@ def report_of(store: Store) -> Report:
     report = Report(
         run_id=store.root.resolve().name,
         created_at=store.created_at,
+        resumed_at=store.resumed_at,
         complete=is_complete(store),
         planned=len(store.planned),
         command=store.command,

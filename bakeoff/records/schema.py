@@ -781,7 +781,8 @@ class Report(Frozen):
 
     schema_version: str = SCHEMA_VERSION
     run_id: str
-    created_at: str  # when the run began, in ISO 8601, UTC; a note says when it was resumed
+    created_at: str  # when the run began, in ISO 8601, UTC
+    resumed_at: str = ""  # when it was resumed last, alike; empty if it never was
     complete: bool  # the run came to its end: every planned cell has its record, also those that a budget left out
     planned: int  # number of cells
     command: str

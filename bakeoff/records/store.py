@@ -384,6 +384,15 @@ class Store:
         path = self.root / "elapsed_s"
         return float(path.read_text()) if path.exists() else 0.0
 
+    @property
+    def resumed_at(self) -> str:
+        """When the run was resumed last, in ISO 8601, UTC; empty if it never was."""
+        path = self.root / "resumed_at"
+        return path.read_text() if path.exists() else ""
+
+    def was_resumed(self, at: str) -> None:
+        write_atomically(self.root / "resumed_at", at)
+
     def kernel_killed(self) -> bool:
         """Return True if the kernel has killed a process for lack of memory since the last call of this."""
         before, self._kernel_kills = self._kernel_kills, _kernel_kills(self._vmstat)

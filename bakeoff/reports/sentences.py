@@ -13,7 +13,6 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
-from bakeoff.records.duration import Duration
 from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
@@ -196,13 +195,9 @@ def pays(contest: ContestJudgement) -> str:
     return f"{sentence}."
 
 
-RESUMED_FROM = 2.0
-"""A run that took so many times its budget was resumed, which has none."""
-
-
 def what_more_time_would_settle(judgement: Judgement) -> str:
     report, budget = judgement.report, judgement.report.request.get("budget")
-    if not budget or report.elapsed_s > RESUMED_FROM * Duration.parse(str(budget), "--budget").seconds:
+    if not budget or report.resumed_at:  # which has no budget
         return ""
     left = [
         f"{contest.answer.candidates[0]} against {' and '.join(contest.answer.open_labels)} ({contest.cell.title})"

@@ -4,6 +4,7 @@ import ast
 import hashlib
 import linecache
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,6 +68,9 @@ HANDING_ON = frozenset(
 
 MAX_PROBES = 2
 """So many further sets of inputs are kept that make the model go another way."""
+
+MAX_SEARCH_S = 60.0
+"""The search for them begins no further call after so long, as where a call generates text."""
 
 SHOWN_CHARACTERS = 1000
 """So much of a value that was read tells it from another one."""
@@ -311,8 +315,9 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
     own = [way for inputs in sets if (way := _way(module, inputs, calls)) is not None]
     known, probes = {watched.way for watched in own}, list[Inputs]()
     values = [watched.values for watched in own]
+    ends_s = time.monotonic() + MAX_SEARCH_S
     for changed in changed_inputs(sets[0]):
-        if len(probes) == MAX_PROBES:
+        if len(probes) == MAX_PROBES or time.monotonic() > ends_s:
             break
         watched = _way(module, changed, calls)
         is_new = watched is not None and (watched.way not in known or _reads_another_value(watched.values, values))

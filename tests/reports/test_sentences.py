@@ -251,7 +251,7 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
     assert said.endswith("; no time was left for openvino and inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
-    resumed = report(records, request={"budget": "60s"}, elapsed_s=150.0)
+    resumed = report(records, request={"budget": "60s"}, resumed_at="2026-11-30T08:00:00+00:00")
     assert sentences.what_more_time_would_settle(judge(resumed)) == "", "which has no budget"
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
     assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}, elapsed_s=58.0))) == (

@@ -23,7 +23,7 @@ from torch import nn
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import Access, AccessKind, ModelTraits
-from bakeoff.truth import global_settings
+from bakeoff.truth import decisions, global_settings
 from bakeoff.truth.calls import AlikeCalls, call, run_eager
 from bakeoff.truth.decisions import Deciding, ReadingWatch, decisions_of, noting_frozen_choices
 from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_explained_by_rounding
@@ -525,6 +525,12 @@ def test_a_branch_by_values_is_found_with_its_line_and_inputs_that_go_the_other_
     assert decision.goes_both_ways and found.probes
     model = Model(exits_early)
     assert any(model.linear(probe.args[0]).softmax(-1).max() > 0.99 for probe in found.probes)
+
+
+def test_a_search_that_takes_too_long_ends_with_the_lines_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "MAX_SEARCH_S", 0.0)
+    found = deciding(exits_early)
+    assert [decision.goes_both_ways for decision in found.decisions] == [False] and not found.probes
 
 
 EXPERTS = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
