@@ -35,7 +35,18 @@ FILE = '''
 
 import torch
 
-import bakeoff
+from bakeoff import (
+    ANYWHERE,
+    AVAILABLE,
+    Backend,
+    Compiled,
+    Finding,
+    FlatModule,
+    Mode,
+    Runtime,
+    ScriptPart,
+    Weight,
+)
 
 def always_there(facts):
     yield Finding(weight=Weight.NOTE, text="tracing is old", remedy="none is needed", backends=["tracing"])

@@ -175,12 +175,12 @@ def session_on(**operators: list[str]) -> Any:
             Placement(
                 extent=Extent.PARTIAL,
                 engines={CUDA_PROVIDER: 1, CPU_PROVIDER: 3},
-                fallbacks=[f"Gather on {CPU} (2)", f"Shape on {CPU} (1)"],
+                fallbacks=[f"Gather on {CPU_PROVIDER} (2)", f"Shape on {CPU_PROVIDER} (1)"],
             ),
         ),
         (
             session_on(**{CPU_PROVIDER: ["Gemm", "Gemm"]}),
-            Placement(extent=Extent.FALLBACK, engines={CPU_PROVIDER: 2}, fallbacks=[f"Gemm on {CPU} (2)"]),
+            Placement(extent=Extent.FALLBACK, engines={CPU_PROVIDER: 2}, fallbacks=[f"Gemm on {CPU_PROVIDER} (2)"]),
         ),
     ],
     ids=["full", "partial", "fallback"],
@@ -204,7 +204,7 @@ def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeyp
     """ONNX Runtime goes on with other providers, and would be measured under the wrong name."""
     monkeypatch.setattr(onnxruntime, "InferenceSession", ElsewhereSession)
     cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx")
-    with pytest.raises(BakeoffError, match=f"could not start {CPU}"), built(cell, tmp_path):
+    with pytest.raises(BakeoffError, match=f"could not start {CPU_PROVIDER}"), built(cell, tmp_path):
         pass
 
 

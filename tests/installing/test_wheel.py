@@ -137,7 +137,19 @@ py-modules = ["bakeoff_example"]
 MODULE = '''
 """A backend and a family of models for Bakeoff."""
 
-import bakeoff
+from bakeoff import (
+    ANYWHERE,
+    Backend,
+    Callables,
+    Dimension,
+    Family,
+    LoadedModel,
+    Mode,
+    Suits,
+    normal_inputs,
+    seeded,
+    torch_available,
+)
 
 
 class Traced(Backend):

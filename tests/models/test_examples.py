@@ -271,12 +271,12 @@ def onnx_file(module: Classifier, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def load_onnx(onnx_file: Path, **given: int) -> LoadedModel:
-    family = models.find(f"onnx:{file}")
+    family = models.find(f"onnx:{onnx_file}")
     return family.load(family.resolve(given), 0)
 
 
 def test_open_axes_are_dimensions_and_inputs_are_of_their_types(onnx_file: Path) -> None:
-    assert models.find(f"onnx:{file}").resolve({"seq": 5}) == {"batch": 4, "seq": 5}
+    assert models.find(f"onnx:{onnx_file}").resolve({"seq": 5}) == {"batch": 4, "seq": 5}
     loaded = load_onnx(onnx_file, seq=5)
     assert len(loaded.inputs) == INPUT_SETS
     ids, mask, pixels = loaded.inputs[0].args
@@ -337,7 +337,7 @@ def test_only_backends_that_take_onnx_support_it_and_one_of_them_is_the_baseline
 
 
 def test_a_file_is_measured_in_its_own_types(onnx_file: Path) -> None:
-    family = models.find(f"onnx:{file}")
+    family = models.find(f"onnx:{onnx_file}")
     assert family.precision_reason(Precision.FP32) == ""
     assert "brings its own types" in family.precision_reason(Precision.FP16)
 

@@ -343,7 +343,7 @@ def story(nodes: tuple[Any, list[Any]], tmp_path_factory: pytest.TempPathFactory
     def records() -> int:
         return len(list(folder.glob("cells/*.json")))
 
-    asked = ["--model", "mlp", "--set", f"batch={','.join(SIZES)}", "--backends", "null,null/again"]
+    asked = ["--model", "mlp", "--set", f"batch={','.join(CLUSTER_SIZES)}", "--backends", "null,null/again"]
     brief = ["--devices", "cpu", "--processes", "1", "--min-time", "0.05", "--out", str(folder)]
     driver = command(*asked, *brief, "--cluster", cluster.address)
     wait_until(lambda: records() >= 4, driver)  # of two cells on three nodes: one contest has both
