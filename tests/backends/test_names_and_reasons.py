@@ -530,7 +530,7 @@ def to_openvino(module: nn.Module, inputs: Inputs, folder: Path) -> None:
     [
         (to_onnx, Bessel(), "bessel_j0"),
         (to_openvino, Bessel(), "bessel_j0"),
-        (to_openvino, Branch(), "return x if x.sum() > 0 else -x (test_table.py, line "),
+        (to_openvino, Branch(), "return x if x.sum() > 0 else -x (test_names_and_reasons.py, line "),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
