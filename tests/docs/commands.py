@@ -38,7 +38,7 @@ NOT_RUN = {
     r" bisect ": "installs packages; tests/commands/test_scripts_and_environments.py finds a planted version",
     r" max-batch ": "takes minutes; tests/commands/test_checks.py finds a batch",
     r" run-script ": "runs a script of the reader's; tests/commands/test_scripts_and_environments.py runs several",
-    r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_scripts_and_environments.py makes an environment",
+    r" env (add|remove) |onnx@old": "installs a package; test_scripts_and_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",
     r"report results/zoo-1 ": "joins runs on GPUs; tests/reports/test_suite_report.py joins two",
