@@ -108,7 +108,8 @@ def choose(report: Report, name: str | None, with_models: bool = False) -> Recor
         if not best:
             why = "cannot be ranked: name a cell"
         elif can_be_exported:
-            why = f"{how}: name one of {', '.join(can_be_exported)}"
+            one_of = "one of " if len(can_be_exported) > 1 else ""
+            why = f"{how}: name {one_of}{', '.join(can_be_exported)}"
         else:
             why = f"{how}, and none of {', '.join(asked.candidates)} can be exported: name another cell"
         raise UsageError(f"{contest.contest_id} has no winner to export, its best {why}")
