@@ -84,6 +84,7 @@ def test_inductor_multiplies_bytes_and_is_right(tmp_path: Path) -> None:
         assert not torch._inductor.config.freezing
 
 
+@pytest.mark.slow
 def test_eager_multiplies_bytes(tmp_path: Path) -> None:
     cell = cell_of("transformer")
     module, sets = move_to_device(load(cell), cell)

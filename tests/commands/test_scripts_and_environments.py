@@ -223,6 +223,7 @@ def test_an_environment_that_is_not_there_is_refused(
         preview(request(*backends, env=env))
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_measured_and_removed(caches: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing==1: "):
         environments.add("old", ["--no-index", "nothing==1"])

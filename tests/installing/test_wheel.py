@@ -83,6 +83,7 @@ def test_the_extra_for_cpus_keeps_the_torch_that_is_there(wheel: Path) -> None:
     assert "torch" not in seen
 
 
+@pytest.mark.slow
 def test_an_installed_bakeoff_measures_a_project_with_folders_of_the_same_names(
     installed: Installed, tmp_path: Path
 ) -> None:

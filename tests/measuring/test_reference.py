@@ -450,7 +450,9 @@ def test_of_a_huge_output_the_same_places_are_compared() -> None:
     assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 64), (torch.float16, 8192)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 64), pytest.param(torch.float16, 8192, marks=pytest.mark.slow)]
+)
 def test_a_wrong_block_of_a_large_output_is_found_between_the_values_that_are_compared(
     dtype: torch.dtype, size: int
 ) -> None:

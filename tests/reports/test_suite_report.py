@@ -126,6 +126,7 @@ def test_the_page_colours_speedups_and_names_failures_by_their_status(page: str)
     assert cells == [("", " status bad", "error"), (" heat", "", "1.60"), ("", "", "1.00"), ("", "", "1.00")]
 
 
+@pytest.mark.slow
 def test_shards_joined_by_one_report_are_the_same_suite(
     tmp_path: Path, found: Suite, capsys: pytest.CaptureFixture[str], restored_signals: None
 ) -> None:

@@ -119,6 +119,7 @@ def strange_run(run: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_what_registers_its_operators_is_named_and_imported_first(
     strange_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
