@@ -110,9 +110,8 @@ class Fit:
         The interval is Student's t over the epochs that both lived in, and `processes` is their number. Two epochs say
         too little of how much processes differ, so that their variance is moderated by a usual one (Smyth, Statistical
         Applications in Genetics and Molecular Biology 3, 2004). The interval of two epochs, or of a busy machine, is at
-        least as wide as their rounds have it. With a single epoch it is that of the
-        rounds, from order statistics. Two cells that shared none are compared through a third, and the widths of both
-        intervals add up.
+        least as wide as their rounds have it. With a single epoch it is that of the rounds, from order statistics. Two
+        cells that shared none are compared through a third, and the widths of both intervals add up.
         The interval of a single epoch is at least as wide as one process of each would have it,
         where other cells show how much processes differ; only then do four or five rounds have one, by Student's t.
         If no epoch connects the two, their processes are compared by Welch's t, and `paired` is False: such a ratio

@@ -313,10 +313,10 @@ class Request(Frozen):
         """Raise UsageError where two values do not fit together, or a list names nothing."""
         plan, is_inference, task = self.load_plan, self.task == INFERENCE, f"--task is {self.task}"
         lists = {"model": self.models, "backend": self.backends, "precision": self.precision}
-        unnamed = "".join([kind for kind, names in lists.items() if not names or not all(names)][:1])
-        stream = "".join([one for values in self.set.values() for one in values if ends_of_stream(one)][:1])
+        unnamed = next((kind for kind, names in lists.items() if not names or not all(names)), "")
+        stream = next((one for values in self.set.values() for one in values if ends_of_stream(one)), "")
         without_value = [key for key, values in self.set.items() if not values or not all(values)]
-        key = "".join(without_value[:1])
+        key = next(iter(without_value), "")
         is_from_host, inputs_from = self.inputs_from != DEVICE, f"--inputs-from {self.inputs_from}"
         has_too_few = self.processes and self.processes < self.builds
         lacks_starts = self.require.judge_starts and not self.starts

@@ -6,6 +6,7 @@ the model's fingerprint does not see, and changes what the model computes, is se
 
 import contextlib
 import hashlib
+import pickle
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,9 @@ NAME = "reference-"
 SAME_ERROR = 1.1
 """Eager's error is what it was up to this factor: on a GPU, sums are rounded in another order in each run."""
 
+UNREADABLE = (OSError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, AttributeError, ImportError)
+"""What a file raises that is missing, damaged, or of a version whose classes are gone."""
+
 MAX_BYTES = 256 * 10**6
 """A larger reference is not kept."""
 
@@ -44,7 +48,7 @@ class KeptReference(NamedTuple):
 
 
 def load(path: Path) -> KeptReference | None:
-    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:  # it may be damaged in any way
+    with contextlib.suppress(*UNREADABLE), zipfile.ZipFile(path) as archive:
         if archive.testzip() is None:
             kept: KeptReference = torch.load(path, weights_only=False, mmap=True)
             return kept

@@ -13,8 +13,8 @@ from bakeoff.truth.calls import Outputs, named_inputs
 def without_hidden(
     answers: Sequence[Outputs], reference: Sequence[Outputs], sets: Sequence[Inputs]
 ) -> Iterator[tuple[str, list[Outputs]]]:
-    """Yield, for each mask and each of its values, such as `attention_mask is 0`, and the answers with the reference's
-    values there. A mask has a value for each row and place, and logits and caches have these sizes."""
+    """Yield for each mask and each of its values what hides, such as `attention_mask is 0`, and the answers with the
+    reference's values there. A mask has a value for each row and place, and logits and caches have these sizes."""
     for name, masks in _masks_of(sets).items():
         for value in (0, 1):
             hidden = [mask == value for mask in masks]

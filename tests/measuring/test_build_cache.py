@@ -442,6 +442,7 @@ def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_pa
     assert entries[0].what.endswith("eager") and entries[0].size_bytes > 1000
     (folders[0].parent / "used").write_bytes(b"caf\xe9: eager")
     assert {each.what for each in BuildCache(tmp_path).entries()} == {"caf\ufffd: eager", entries[1].what}
+    (tmp_path / "reference-of-an-earlier-version.safetensors").write_bytes(b"old")
     with BuildCache(tmp_path) as cache:
         assert cache.clear() > 2000
     assert not list(tmp_path.iterdir())

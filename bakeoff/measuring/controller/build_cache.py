@@ -202,7 +202,7 @@ class BuildCache:
 
     def clear(self) -> int:
         """Remove every build that no run uses, all ceilings and references. Return how many bytes the builds took."""
-        for path in (*self.folder.glob(f"{CEILINGS}*.json"), *self.folder.glob(f"{REFERENCES}*.pt")):
+        for path in (*self.folder.glob(f"{CEILINGS}*.json"), *self.folder.glob(f"{REFERENCES}*")):
             path.unlink(missing_ok=True)
         freed = 0
         for entry in self.folder.glob("*/"):
@@ -225,7 +225,8 @@ class BuildCache:
     def _make_room(self) -> None:
         """Remove what was begun and not built, and then what was used longest ago, down to the limit."""
         with contextlib.suppress(FileNotFoundError):  # another run may do the same
-            references = sorted(self.folder.glob(f"{REFERENCES}*.pt"), key=lambda path: path.stat().st_mtime)
+            whole = [path for path in self.folder.glob(f"{REFERENCES}*") if path.suffix != ".partial"]
+            references = sorted(whole, key=lambda path: path.stat().st_mtime)  # also those of earlier versions
             while sum(path.stat().st_size for path in references) > MAX_REFERENCES_BYTES:
                 references.pop(0).unlink()
         entries = self.entries()
