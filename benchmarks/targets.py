@@ -7,10 +7,10 @@
     python benchmarks/targets.py --limit 540 --out targets      # as often as needed: it goes on where it ended
 
 A first run begins with an empty cache of builds, and the second one finds what the first has built. Torch's precompiled
-headers and Bakeoff's bytecode are made before, so that no row pays for them. Seconds end when `report.json` is on disk,
-right before the verdict is printed. Each run is appended to `runs.jsonl` in `--out`, beside its log and with its
-verdict, so that machines can be compared. A table of medians is printed and written after each row. Run it on a quiet
-machine, since other load is part of the time.
+headers and Bakeoff's bytecode are made before, so that no row pays for them. Seconds end with the line that says the
+answer; a first run then measures the machine's ceilings before it prints its report. Each run is appended to
+`runs.jsonl` in `--out`, beside its log and with its verdict, so that machines can be compared. A table of medians is
+printed and written after each row. Run it on a quiet machine, since other load is part of the time.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from benchmarks.common import ROOT, Limit, Lines, answer_at, machine, say, table
 MODELS = Path(__file__).parent / "models" / "random_weights.py"
 FIVE = "eager,inductor,inductor/cuda-graph,aotinductor,onnx"
 RESNET = "--model torchvision:resnet50 --set batch=8"
+AFTER_THE_ANSWER = "measuring the machine's ceilings"
 SIX = "eager,eager/cuda-graph,inductor,inductor/cuda-graph,inductor/reduce-overhead,torchscript"
 
 
@@ -73,21 +74,23 @@ def measure(row: Row, folder: Path, name: str, logs: Path) -> dict[str, Any]:
     """Return what a run took. Its builds are kept in the folder, and what it prints in `logs`."""
     out = folder / name
     command = [sys.executable, str(ROOT / "runner.py"), "run", *row.arguments.split(), "--devices", row.device]
-    begun_s, log = time.time(), logs / f"{row.name}-{name}.log"
-    with open(log, "w", encoding="utf-8") as file:
-        run = subprocess.run(
-            [*command, "--out", str(out)],
-            env={**os.environ, "BAKEOFF_CACHE_DIR": str(folder / "builds")},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-        )
+    begun_s, log, answered_s = time.time(), logs / f"{row.name}-{name}.log", 0.0
+    environment = {**os.environ, "BAKEOFF_CACHE_DIR": str(folder / "builds"), "PYTHONUNBUFFERED": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    with (
+        open(log, "w", encoding="utf-8") as file,
+        subprocess.Popen([*command, "--out", str(out)], env=environment, cwd=ROOT, **pipes) as run,
+    ):
+        for line in run.stdout or ():
+            if AFTER_THE_ANSWER in line:
+                answered_s = time.time()
+            file.write(f"{time.time() - begun_s:6.1f} {line}")
     taken: dict[str, Any] = {"row": row.name, "run": name, "exit_status": run.returncode}
     report = out / "report.json"
     records = json.loads(report.read_text(encoding="utf-8"))["records"] if report.exists() else []
     if cells := sum(record["status"] == "ok" for record in records):
         return taken | {
-            "seconds": report.stat().st_mtime - begun_s,
+            "seconds": (answered_s or report.stat().st_mtime) - begun_s,
             "until_end_s": time.time() - begun_s,
             "cells": cells,
             "machine": machine(),
