@@ -171,21 +171,24 @@ def thinned(outputs: Outputs) -> Outputs:
 def digests(tensor: torch.Tensor) -> torch.Tensor:
     """Return for each block of values their root mean square, with a share of their sum with random signs. Values that
     are not finite count as zeros."""
-    flat, found = tensor.detach().reshape(-1), list[torch.Tensor]()
+    flat = tensor.detach().reshape(-1)
     order = torch.randperm(BLOCK, generator=torch.Generator().manual_seed(BLOCK))
     # their sum is the root of their number, so that an error of all values is as large in the sum
     signs = torch.where(order < (BLOCK + math.isqrt(BLOCK)) // 2, 1.0, -1.0).double().to(flat.device)
 
-    def of_blocks(blocks: torch.Tensor) -> torch.Tensor:
+    def of_blocks(piece: torch.Tensor, is_finite: bool) -> torch.Tensor:
+        blocks = nn.functional.pad(piece.double(), (0, -piece.numel() % BLOCK)).view(-1, BLOCK)
+        blocks = blocks if is_finite else blocks.where(blocks.isfinite(), 0)
         sizes: torch.Tensor = torch.linalg.vector_norm(blocks, dim=1)
         # Divided by the root of their number, the sum is as large as a value: each place changes the digest.
         return (sizes + SIGNED_SHARE * (blocks @ signs)) / math.sqrt(BLOCK)
 
-    for piece in torch.split(flat, 64 * BLOCK):  # which stays in a CPU's cache
-        blocks = nn.functional.pad(piece.double(), (0, -piece.numel() % BLOCK)).view(-1, BLOCK)
-        digest = of_blocks(blocks)
-        found.append(digest if digest.isfinite().all() else of_blocks(blocks.where(blocks.isfinite(), 0)))
-    return torch.cat(found).to(tensor.dtype)
+    def of_all(is_finite: bool) -> torch.Tensor:
+        pieces = torch.split(flat, 64 * BLOCK)  # each stays in a CPU's cache
+        return torch.cat([of_blocks(piece, is_finite) for piece in pieces])
+
+    found = of_all(is_finite=True)
+    return (found if found.isfinite().all() else of_all(is_finite=False)).to(tensor.dtype)
 
 
 def owned(outputs: Outputs) -> Outputs:

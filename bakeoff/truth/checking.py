@@ -13,8 +13,9 @@ import math
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -37,6 +38,7 @@ from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.padding import without_hidden
 from bakeoff.truth.reference import Beyond, Reference, with_answer
 from bakeoff.truth.steps import without_jumps
+from bakeoff.truth.tensor_content import content
 from bakeoff.truth.traits import GPU_MEMORY, OUTSIDE, names_of_written
 from bakeoff.truth.witnesses import RUNS_WITH_NOISE
 
@@ -59,6 +61,38 @@ LEAVES_OUT_CASTS = "the model's own casts to 16 bits move its answer as far: the
 FROZEN = "the trace froze a choice by values at {}"
 
 
+@dataclass(frozen=True)
+class KeptInputs:
+    """One input set as it was before a build: its values on the host, where no memory is measured."""
+
+    values: Inputs
+    digests: tuple[bytes, ...]
+    """Of a set on a GPU, whose values would take longer to copy to the host and to compare."""
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Self:
+        return cls(inputs.map(lambda tensor: tensor.to("cpu", copy=True)), cls._digests(inputs))
+
+    def written_in(self, inputs: Inputs) -> tuple[str, ...]:
+        """Return the names of the inputs whose values are others now."""
+        if self.digests and self.digests == self._digests(inputs):
+            return ()
+        return names_of_written(inputs.map(torch.Tensor.cpu), self.values)
+
+    @staticmethod
+    def _digests(inputs: Inputs) -> tuple[bytes, ...]:
+        tensors = inputs.tensors()
+        is_on_gpu = all(tensor.is_cuda and is_strided(tensor) for tensor in tensors)
+        return tuple(map(content, tensors)) if is_on_gpu else ()
+
+
+def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) -> tuple[KeptInputs, ...]:
+    """Return what inputs are that no build may write into."""
+    # a decode step may write into its caches, and other tasks are not examined
+    may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
+    return () if may_write else tuple(map(KeptInputs.of, sets))
+
+
 class Checker:
     """Checks one build, when it was built and again when everything is warm."""
 
@@ -73,7 +107,7 @@ class Checker:
         synchronise: Callable[[], None],
         training: Training | None = None,
         frozen_choices: Sequence[Decision] = (),
-        unchanged: Sequence[Inputs] = (),
+        unchanged: Sequence[KeptInputs] = (),
     ) -> None:
         """`sets` are all input sets, which are put back to `unchanged`, and `calls` hold the module, if it is here."""
         self.reference = Reference.load(reference)
@@ -133,10 +167,9 @@ class Checker:
         """Give the sets the values that they had, and return the inputs that the build has changed in any of them."""
         if not self._unchanged:
             return ()
-        now = [each.map(torch.Tensor.cpu) for each in self._sets]
-        overwritten = [names_of_written(*pair) for pair in zip(now, self._unchanged, strict=True)]
+        overwritten = [kept.written_in(inputs) for kept, inputs in zip(self._unchanged, self._sets, strict=True)]
         for names, inputs, kept in zip(overwritten, self._sets, self._unchanged, strict=True):
-            tensors, values = named_inputs(inputs), named_inputs(kept)
+            tensors, values = named_inputs(inputs), named_inputs(kept.values)
             with torch.inference_mode():
                 for name in names:
                     tensors[name].copy_(values[name])
@@ -468,13 +501,6 @@ class Checker:
         with clock_at(self._traits.clock_s):
             self._compiled.run()
             self._synchronise()
-
-
-def unchanged_inputs(cell: Cell, traits: ModelTraits, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
-    """Return copies of inputs that no build may write into, on the host, where no memory is measured."""
-    # a decode step may write into its caches, and other tasks are not examined
-    may_write = cell.task != INFERENCE or traits.written_inputs or traits.unexamined
-    return tuple(each.map(lambda tensor: tensor.to("cpu", copy=True)) for each in (() if may_write else sets))
 
 
 def _or_other(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-PIECE_ELEMENTS = 2**24
+PIECE_ELEMENTS = 2**20
+"""A GPU holds several whole numbers of eight bytes for each element of a piece."""
 
 
 def content(value: Any) -> bytes:
@@ -18,9 +19,7 @@ def content(value: Any) -> bytes:
     if dense.is_quantized:
         dense = dense.int_repr()
     words = _words(dense)
-    for start in range(0, words.numel(), PIECE_ELEMENTS):
-        piece = words[start : start + PIECE_ELEMENTS]
-        digest.update(_sums(piece) if piece.is_cuda else piece.cpu().numpy().data)
+    digest.update(_sums(words) if words.is_cuda else words.cpu().numpy().data)
     return digest.digest()
 
 
@@ -34,8 +33,10 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(words: torch.Tensor) -> bytes:
-    """Return two sums over a piece on a GPU, weighted by place, modulo 2**64. Copying it to the host takes longer."""
-    places = torch.arange(1, words.numel() + 1, device=words.device, dtype=torch.int64)
-    values = words.to(torch.int64)
-    odd = places * 0x9E3779B97F4A7C1 | 1
-    return repr([int((values * odd).sum()), int((values * places).sum())]).encode()
+    """Return two sums over each piece, weighted by place, modulo 2**64. Copying words from a GPU takes longer."""
+    places = torch.arange(1, PIECE_ELEMENTS + 1, device=words.device, dtype=torch.int64)
+    odd, sums = places * 0x9E3779B97F4A7C1 | 1, list[torch.Tensor]()
+    for piece in torch.split(words, PIECE_ELEMENTS):
+        values, count = piece.to(torch.int64), piece.numel()
+        sums += [(values * odd[:count]).sum(), (values * places[:count]).sum()]
+    return repr(torch.stack(sums).tolist()).encode()  # one transfer, since each waits for the device

@@ -29,6 +29,8 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Record, Report, Status
 from bakeoff.shipping import start_runs
+from bakeoff.truth import checking
+from bakeoff.truth.checking import KeptInputs
 from tests.support import measuring
 from tests.support.checkout import ROOT
 from tests.support.measuring import by_label, measure
@@ -502,3 +504,15 @@ def test_cudnn_tries_out_algorithms_in_best_of_a_model_that_convolves(tmp_path: 
         assert found[label].status is Status.OK, found[label].reason
         assert found[label].settings["backends.cudnn.benchmark"] is True
     assert "backends.cudnn.benchmark" not in found["eager"].settings
+
+
+def test_inputs_on_a_gpu_are_known_to_be_unchanged_by_their_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.randn(3, 2**20, device="cuda"), torch.arange(5, device="cuda"), torch.randn(4, 4, device="cuda").T]
+    inputs = Inputs((tensors[0],), {"rest": tensors[1:]})
+    kept = KeptInputs.of(inputs)
+    with monkeypatch.context() as patch:
+        patch.setattr(checking, "names_of_written", lambda *_: pytest.fail("values were copied to the host"))
+        assert kept.written_in(inputs) == ()
+    tensors[0][2, -1] += 1e-6
+    tensors[2].mul_(2)
+    assert kept.written_in(inputs) == ("input 0", "input 2")

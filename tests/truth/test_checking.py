@@ -25,7 +25,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
-from bakeoff.truth import checking
+from bakeoff.truth import checking, tensor_content
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
@@ -442,6 +442,18 @@ def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references
             path, cell, calls, build, sets, synchronise=Clock(CPU).synchronise, unchanged=unchanged
         )
         assert checker.check().passed and not checker.check().unchecked
+
+
+@pytest.mark.parametrize("change", [lambda x: x.view(-1)[[0, -1]], lambda x: x.view(-1)[[-1, 0]] + 1])
+def test_the_digest_of_a_gpu_differs_if_two_values_change_places_or_one_is_another(
+    change: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_content, "PIECE_ELEMENTS", 1000)
+    words = torch.arange(3000, dtype=torch.int32).view(3, 1000)
+    changed = words.clone()
+    changed.view(-1)[[-1, 0]] = change(words)
+    sums = tensor_content._sums
+    assert sums(words.view(-1)) == sums(words.clone().view(-1)) != sums(changed.view(-1))
 
 
 def test_a_build_that_takes_two_views_of_one_tensor_for_two_is_wrong(references: Callable[[str], Path]) -> None:

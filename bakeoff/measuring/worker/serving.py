@@ -20,14 +20,16 @@ from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.planning.sampling_plan import ENOUGH_CALLS
 from bakeoff.records.schema import DECODE, DEVICE, PINNED, Generated, Memory, Placement
 from bakeoff.truth.calls import Outputs
-from bakeoff.truth.checking import Checker, with_traits
+from bakeoff.truth.checking import Checker, KeptInputs, with_traits
 from bakeoff.truth.generating import WithCaches, compare, generate
 from bakeoff.truth.global_settings import threads_for_untimed_work
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
 
 
-def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], unchanged: tuple[Inputs, ...]) -> None:
+def serve(
+    worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], unchanged: tuple[KeptInputs, ...]
+) -> None:
     """Check and time what was built for the sets, which were `unchanged` before."""
     connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
     if worker.cell.inputs_from != DEVICE:
@@ -50,6 +52,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...], u
         frozen_choices=worker.frozen_choices,
         unchanged=unchanged,
     )
+    memory.return_unused(worker.cell.device)  # comparing inputs took some, which is not the cell's
     reference = checker.reference
     compiled.bind(sets[0])
     with phases("first_call"), clock_at(worker.traits.clock_s):
