@@ -214,6 +214,8 @@ class BuildContext:
     casts around them; what is quantised must leave them out."""
     for_profile: bool = False
     """True if the build will be profiled and is not measured: its kernels then keep the names of the user's modules."""
+    await_quiet: Callable[[], None] = lambda: None
+    """Returns when nothing else uses the device. A backend with `tunes_late` calls it before it tries out kernels."""
 
 
 class Compiled(ABC):
@@ -446,6 +448,9 @@ class Backend(ABC):
     tunes_beside_builds: ClassVar[bool] = False
     """True if its builds, which try out kernels, take minutes, and other cells may build beside them that try out
     none."""
+    tunes_late: ClassVar[bool] = False
+    """True if its builds on a GPU call `context.await_quiet`, unless they try out no kernels. Others build beside what
+    comes before it."""
     profiles_artefact: ClassVar[bool] = False
     """True if a profile can start from what a run has kept: it holds the names by which modules are found."""
 

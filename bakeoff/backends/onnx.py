@@ -92,6 +92,7 @@ class Onnx(Backend):
     profiles_artefact = True
     takes_ranges = True
     shared_phases = ("export",)
+    tunes_late = True
     modes = (
         Mode(worth_trying=ANYWHERE),
         Mode("cpu", {"provider": "cpu"}, device="cpu", redundant=True, built_as=DEFAULT),
@@ -229,6 +230,8 @@ class Onnx(Backend):
                     weight_only.onnx_weights(exported, cell.precision, self.mode(cell.mode).options)
             if not exporting.convolves(exported.path):
                 (context.workspace / NO_CONVOLUTIONS).touch()
+        if cell.device.is_cuda and not self.keeps_choices(cell, context.workspace):
+            context.await_quiet()
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH

@@ -281,6 +281,10 @@ class ReadyToBuild(Event):
     """Libraries and the model are in memory, and this worker waits for its turn to build."""
 
 
+class ReadyToTune(Event):
+    """This worker waits until nothing else uses the device, and then goes on with its build."""
+
+
 class Built(Event):
     """The cell is built and checked, and this worker waits for its turn to warm up."""
 

@@ -219,9 +219,19 @@ def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -
     assert {record.status for record in run.records.values()} == {Status.OK}
     steps = [(epoch, what) for epoch, what, label in run.steps if label == "onnx"]
     for epoch in (1, 2):
-        places = [steps.index(step) for step in ((epoch, "loaded"), (0, "burst"), (epoch, "builds"))]
+        places = [steps.index(step) for step in ((epoch, "builds"), (0, "burst"), (epoch, "tunes"))]
         assert places == sorted(places)
-    assert run.most("builds", "ready", at="builds")[1] == 1, "alone"
+    assert run.most("tunes", "ready", at="tunes")[1] == 1, "alone"
+
+
+def test_what_comes_before_kernels_are_tried_out_goes_on_beside_other_builds(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_start=20.0) for label in ("eager", "aotinductor", "inductor", "onnx")}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    steps = [(what, label) for _, what, label in run.steps]
+    assert steps.index(("builds", "onnx")) < steps.index(("built", "inductor")) < steps.index(("tunes", "onnx"))
+    tuned = steps[steps.index(("tunes", "onnx")) + 1 : steps.index(("built", "onnx"))]
+    assert not [label for what, label in tuned if what in ("builds", "built", "warms up")]
 
 
 def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tmp_path: Path) -> None:
@@ -231,7 +241,7 @@ def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tm
     assert {record.status for record in run.records.values()} == {Status.OK}
     place = {(what, label): run.steps.index((0, what, label)) for what in ("builds", "built") for label in names}
     assert place["builds", "tensorrt"] < place["builds", "inductor"] < place["built", "inductor"]
-    assert place["built", "inductor"] < place["built", "tensorrt"] < place["builds", "onnx"]
+    assert place["built", "inductor"] < place["built", "tensorrt"] < run.steps.index((0, "tunes", "onnx"))
     assert run.most_beside_what_is_timed == 0
     hasty = run_contest(tmp_path / "budget", scripts, plan_of(1), cores=16, device=GPU, budget_s=300.0)
     assert hasty.steps.index((0, "launched", "eager")) < hasty.steps.index((0, "launched", "tensorrt"))

@@ -146,6 +146,7 @@ class ScriptedWorker:
         machine.full_disks += [self.workspace] if script.fills_disk else []
         self._random = random.Random(f"{job.cell.label} {number}")
         self._bursts = self._windows = 0
+        self._tunes_next = False
         self._events: deque[object] = deque()
         self._due_s = 0.0
         if script.built_bytes:
@@ -202,10 +203,18 @@ class ScriptedWorker:
 
     def send(self, command: object) -> None:
         assert not self.is_stopped, "a stopped process hears nothing"
-        if isinstance(command, messages.Build):
+        if isinstance(command, messages.Build) and self._tunes_next:
             self._passing(self._script.seconds_per_start)
-            self._on_step("builds")
+            self._on_step("tunes")
             self._build()
+        elif isinstance(command, messages.Build):
+            self._on_step("builds")
+            self._tunes_next = self._job.cell.device.is_cuda and backends.create(self._job.cell.backend).tunes_late
+            self._passing(0.5 if self._tunes_next else self._script.seconds_per_start)
+            if self._tunes_next:
+                self._say("export", messages.ReadyToTune())
+            else:
+                self._build()
         elif isinstance(command, messages.BeginWarmUp):
             self._on_step("warms up")
             self._warm_up(seconds=0.05 if command.is_repeated else 0.1)

@@ -30,6 +30,8 @@ class ProcessStage(Enum):
     LOADING = "loading"
     LOADED = "loaded"  # waits for its turn to build
     BUILDING = "building"
+    EXPORTED = "exported"  # waits for its turn to try out kernels
+    TUNING = "tuning"
     BUILT = "built"  # stopped, and waits for its turn to warm up
     WARMING_UP = "warming up"
     WARM = "warm"
@@ -37,12 +39,20 @@ class ProcessStage(Enum):
 
     @property
     def goes_on(self) -> bool:
-        return self in (ProcessStage.LOADING, ProcessStage.BUILDING, ProcessStage.WARMING_UP)
+        return self in (ProcessStage.LOADING, *BUILDING, ProcessStage.WARMING_UP)
 
 
-AFTER_ITS_TURN = {ProcessStage.LOADED: ProcessStage.BUILDING, ProcessStage.BUILT: ProcessStage.WARMING_UP}
+BUILDING = (ProcessStage.BUILDING, ProcessStage.TUNING)
+TO_TUNE = (ProcessStage.EXPORTED, ProcessStage.TUNING)
 
-Life = Generator[type[Event] | ProcessStage, Any, None]
+AFTER_ITS_TURN = {
+    ProcessStage.LOADED: ProcessStage.BUILDING,
+    ProcessStage.EXPORTED: ProcessStage.TUNING,
+    ProcessStage.BUILT: ProcessStage.WARMING_UP,
+}
+
+Awaited = type[Event] | tuple[type[Event], ...]
+Life = Generator[Awaited | ProcessStage, Any, None]
 """All that a process does until it is warm, from top to bottom. It yields the kind of event that it waits for, and is
 sent that event, or it yields a stage in which it waits for its turn."""
 
@@ -86,7 +96,7 @@ class CellProcess:
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
     may_be_held: bool = False  # it has told something, and so leads a process group of its own
     _life: Life = field(init=False)
-    _awaits: type[Event] | None = None
+    _awaits: Awaited | None = None
     _seen_s: float | None = None  # waiting is accounted for up to here; None: it is held, or waits for its turn
 
     # --- on its way to its first burst
@@ -114,7 +124,7 @@ class CellProcess:
         if self.is_awaited(event, self._awaits):
             self._go_on_with(event, now_s)
 
-    def is_awaited(self, event: Event, kind: type[Event]) -> bool:
+    def is_awaited(self, event: Event, kind: Awaited) -> bool:
         """Return True for the event that is waited for, and note any other. Raises ProcessFailed for a failure."""
         self.may_be_held = True
         if isinstance(event, PhaseBegun):
@@ -157,7 +167,7 @@ class CellProcess:
     @property
     def is_ready(self) -> bool:
         """True once it has come as far as it may before its epoch."""
-        return self.stage in (ProcessStage.LOADED, ProcessStage.BUILT)
+        return self.stage in AFTER_ITS_TURN
 
     @property
     def goes_on(self) -> bool:

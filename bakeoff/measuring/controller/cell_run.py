@@ -13,7 +13,7 @@ from bakeoff.backends.base import AheadOfTime
 from bakeoff.judging.estimate import burst_medians_ms, burst_ms
 from bakeoff.measuring import messages
 from bakeoff.measuring.controller.build_folder import BuildFolder, placement_of_both
-from bakeoff.measuring.controller.cell_process import CellProcess, Life, ProcessFailed, ProcessStage
+from bakeoff.measuring.controller.cell_process import TO_TUNE, CellProcess, Life, ProcessFailed, ProcessStage
 from bakeoff.measuring.controller.cell_record import GrowingRecord, MetricsSetup, cause_of_death, wrong_outputs
 from bakeoff.measuring.controller.groundwork import evaluates_too_long
 from bakeoff.measuring.controller.launcher import Launcher
@@ -141,6 +141,8 @@ class CellRun:
         """True for every build on a CPU, and for builds for a GPU that try out kernels and find no choices."""
         if not self.cell.device.is_cuda:
             return True
+        if self._backend.tunes_late and not (self._live and self._live.stage in TO_TUNE):
+            return False
         built = self._builds.of(self._next_build) / "artifact"
         finds_choices = self.starts_warm and self._backend.keeps_choices(self.cell, built)
         return self._backend.times_kernels(self.cell) and not finds_choices
@@ -241,7 +243,11 @@ class CellRun:
             yield messages.ReadyToBuild
             live.built_s += self._now_s() - begun_s
             live.worker.send(messages.Build())
-        built = yield messages.Built
+        built = yield messages.ReadyToTune, messages.Built
+        if isinstance(built, messages.ReadyToTune):
+            yield ProcessStage.EXPORTED
+            live.worker.send(messages.Build())
+            built = yield messages.Built
         live.built_s += built.seconds
         self._share_build(live)
 

@@ -1,6 +1,6 @@
 """Starting cells: each of them loads, builds and warms up as soon as cores, memory and quiet are there for it.
 
-Builds that try out kernels, and all builds on a CPU, need the machine to themselves, or their times would mean nothing.
+What tries out kernels, and all builds on a CPU, need the machine to themselves, or their times would mean nothing.
 Other builds go on side by side on a GPU's machine with cores to spare, also beside TensorRT's, which takes minutes.
 Under a budget TensorRT builds last, since nothing warms up beside it. Under a budget on a busy machine, the first two
 cells on a CPU build and warm up side by side, too. Otherwise nothing builds while a cell warms up, until its latencies
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bakeoff.measuring.controller.cell_process import CellProcess, ProcessStage
+from bakeoff.measuring.controller.cell_process import BUILDING, CellProcess, ProcessStage
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.launcher import MOST_AHEAD
 from bakeoff.measuring.controller.run_context import RunContext
@@ -61,7 +61,7 @@ class Epoch:
 
 
 TO_BUILD = (ProcessStage.LOADING, ProcessStage.LOADED)
-BEFORE_WARM_UP = (*TO_BUILD, ProcessStage.BUILDING)
+BEFORE_WARM_UP = (*TO_BUILD, ProcessStage.EXPORTED, *BUILDING)
 
 
 def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
@@ -287,7 +287,7 @@ class GroupStart:
 
     @property
     def _builds_alone_now(self) -> bool:
-        return any(map(self._builds_alone, self._at(ProcessStage.BUILDING)))
+        return any(map(self._builds_alone, self._at(*BUILDING)))
 
     def _builds_alone(self, cell_run: CellRun) -> bool:
         return cell_run.builds_alone and not (self._shares_cores and cell_run.tunes_beside_builds)
@@ -302,7 +302,7 @@ class GroupStart:
         return self._run.is_machine_busy and self._run.time_plan.has_budget
 
     def _may_build(self, cell_run: CellRun) -> bool:
-        building = self._at(ProcessStage.BUILDING)
+        building = self._at(*BUILDING)
         if self._is_quiet_for_warm_up:
             return False
         if self._shares_cores and not cell_run.builds_alone:
@@ -318,7 +318,7 @@ class GroupStart:
         return is_quiet and (cell_run.starts_warm or not self._at(ProcessStage.LOADING))
 
     def _begin_builds(self) -> None:
-        for cell_run in self._at(ProcessStage.LOADED):
+        for cell_run in self._at(ProcessStage.LOADED, ProcessStage.EXPORTED):
             if cell_run.waits_for_another or not self._may_build(cell_run):
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
@@ -335,7 +335,7 @@ class GroupStart:
             if self._builds_alone(cell_run):
                 self._hold_ahead()
             cell_run.process.take_turn(self._machine.now_s())
-            if not cell_run.starts_warm and len(building := self._at(ProcessStage.BUILDING)) > 1:
+            if not cell_run.starts_warm and len(building := self._at(*BUILDING)) > 1:
                 self._side_by_side |= {other.cell.label for other in building}
 
     def _await_event(self, seconds: float) -> None:
@@ -383,8 +383,8 @@ class GroupStart:
         built = self._at(ProcessStage.BUILT)
         if not built or self._at(ProcessStage.WARMING_UP):
             return
-        tuning = any(cell_run.builds_alone for cell_run in self._at(ProcessStage.BUILDING))
-        if tuning if self._loads_beside else self._at(ProcessStage.BUILDING) and not self._is_short_of_time:
+        tuning = any(cell_run.builds_alone for cell_run in self._at(*BUILDING))
+        if tuning if self._loads_beside else self._at(*BUILDING) and not self._is_short_of_time:
             return
         if self._at(ProcessStage.LOADING) and not self._are_warm:
             return

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from bakeoff.backends.calling import FlatModule, as_called
 from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
-from bakeoff.measuring.worker import ceilings, evaluating, open_axes, pickled_model, precision, reference
+from bakeoff.measuring.worker import ceilings, evaluating, memory, open_axes, pickled_model, precision, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
 from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
@@ -135,9 +136,11 @@ def measure(worker: WorkerContext) -> None:
     worker.await_turn()
     given = worker.to_build_with(sets)
     unchanged = unchanged_inputs(worker.cell, worker.traits, measured)
+    memory.return_unused(worker.cell.device)
     with worker.running(), contextlib.ExitStack() as held:
         with noting_frozen_choices() as frozen, clock_at(worker.traits.clock_s):
-            compiled = held.enter_context(worker.backend.build(module, given[0], worker.context(given)))
+            context = replace(worker.context(given), await_quiet=worker.await_quiet)
+            compiled = held.enter_context(worker.backend.build(module, given[0], context))
         worker.frozen_choices = frozen.among(worker.traits.decisions)
         serve(worker, compiled, measured, unchanged)
 
@@ -163,6 +166,7 @@ def measure_packaged(worker: WorkerContext) -> None:
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)
     worker.await_turn()
     unchanged = unchanged_inputs(worker.cell, worker.traits, sets)
+    memory.return_unused(worker.cell.device)
     with worker.running(), worker.backend.load(sets[0], worker.context(sets)) as compiled:
         serve(worker, compiled, sets, unchanged)
 

@@ -147,6 +147,13 @@ class WorkerContext:
         if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
             trust_vector_instructions(checks.answers)
 
+    def await_quiet(self) -> None:
+        """Wait within a build until no other worker builds or warms up."""
+        begun_s = time.monotonic()
+        messages.send(self.connection, messages.ReadyToTune())
+        messages.receive_command(self.connection)
+        self.build_begun_s += time.monotonic() - begun_s
+
     def await_warm_up(self) -> messages.BeginWarmUp:
         """Wait for this worker's turn to warm up, in which no other worker builds anew."""
         messages.send(self.connection, messages.Built(seconds=self.building_s))
