@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -174,40 +175,48 @@ def search(searches: Sequence[BatchSearch], measure: Measure) -> list[BatchSearc
     return list(ended.values())
 
 
-def measure_in(
-    folder: Path, request: Request, command: str, progress: Callable[[], AbstractContextManager[Progress]]
-) -> Measure:
-    """Return what measures a step in a run of its own. Its cells are alone on the machine, one after another."""
-    begun_s, steps = time.monotonic(), 0
+@dataclass
+class Steps:
+    """Measures each step in a run of its own. Its cells are alone on the machine, one after another."""
 
-    def measure(wanted: Mapping[str, int]) -> dict[str, BatchTried]:
-        nonlocal steps
-        steps += 1
+    folder: Path
+    request: Request
+    command: str
+    progress: Callable[[], AbstractContextManager[Progress]]
+    begun_s: float = field(default_factory=time.monotonic)
+    count: int = 0
+    was_interrupted: bool = False
+
+    def __call__(self, wanted: Mapping[str, int]) -> dict[str, BatchTried]:
+        self.count += 1
         each = tuple(RunOverrides(backends=(label,), set={BATCH: (str(batch),)}) for label, batch in wanted.items())
         alone = {"runs": each, "schedule": "sequential", "no_artifacts": True}
-        with progress() as shown:
-            report, _ = runs.run(request.model_copy(update=alone), folder / f"step-{steps}", command, shown, begun_s)
+        request, folder = self.request.model_copy(update=alone), self.folder / f"step-{self.count}"
+        self.was_interrupted = True  # unless the run comes to its end
+        with self.progress() as shown:
+            report, _ = runs.run(request, folder, self.command, shown, self.begun_s)
+        self.was_interrupted = not report.complete
         return {
             record.cell.configuration: BatchTried.measured(wanted[record.cell.configuration], record, request.require)
             for record in report.records
             if record.status is not Status.NOT_REACHED
         }
 
-    return measure
-
 
 def find(request: Request, most: int, out: Path | None, command: str, quiet: bool, as_json: bool) -> int:
-    """Search, print and write what was found. Return 1 where a backend has no batch, and 130 after an interruption."""
+    """Search, print and write what was found. Return 1 where a backend has no batch, and 130 after an interruption; a
+    budget that is over is none."""
     searches = begin(request, most)
     folder = out or Path("results") / f"{datetime.now():%Y%m%d-%H%M%S}-max-batch"
     Store.check(folder)
     console = console_for(as_json)
-    measure = measure_in(folder, request, command, lambda: LiveTable(console, quiet, requirements=request.require))
-    found = search(searches, measure)
+    steps = Steps(folder, request, command, lambda: LiveTable(console, quiet, requirements=request.require))
+    found = search(searches, steps)
     complete = all(one.next_batch is None for one in found)
     answer = MaxBatchAnswer(required=request.require.text, complete=complete, searches=tuple(found), folder=str(folder))
     write(folder / "max-batch.md", lambda: markdown.render(answer.blocks()))
     if not complete:
-        say("Not finished: what was found so far follows.", stderr)
-    status = (1 if any(one.largest is None for one in found) else 0) if complete else INTERRUPTED
+        why = "Not finished" if steps.was_interrupted else "The budget was over"
+        say(f"{why}: what was found so far follows.", stderr)
+    status = INTERRUPTED if steps.was_interrupted else int(any(one.largest is None for one in found))
     return answered(answer, status, as_json, lambda: print_blocks(answer.blocks()))

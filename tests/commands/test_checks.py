@@ -30,7 +30,7 @@ from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
 from bakeoff.records.conditions import Conditions
 from bakeoff.records.duration import Duration
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Interval, Memory, Ratio, Record, Status
+from bakeoff.records.schema import Interval, Memory, Ratio, Record, Report, Status
 from bakeoff.records.store import FirstBuild, Store
 from bakeoff.reports.blocks import Items, Section
 from bakeoff.reports.tables import Table
@@ -424,6 +424,20 @@ def test_the_command_measures_each_batch_in_a_run_of_its_own(command_line: Comma
     (found,) = answer["searches"]
     assert [one["batch"] for one in found["tried"]] == [1, 2] and found["largest"]["samples_per_s"] > 0
     assert found["finding"].startswith("eager: batch 2, ")
+
+
+@pytest.mark.parametrize(("run_ends", "status"), [(True, 0), (False, 130)])
+def test_a_budget_that_is_over_is_no_interruption(
+    run_ends: bool, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [once(1.0, "onnx"), failed(cell("onnx"), Status.NOT_REACHED, "no time")]
+
+    def run(*_: object) -> tuple[Report, None]:
+        return samples.report([measured.pop(0)], complete=run_ends or bool(measured)), None
+
+    monkeypatch.setattr(max_batch.runs, "run", run)
+    asked = LIMITED.model_copy(update={"backends": ("onnx",)})
+    assert max_batch.find(asked, 64, tmp_path / "found", "max-batch", quiet=True, as_json=True) == status
 
 
 def records(first: tuple[float, ...], again: tuple[float, ...]) -> list[Record]:
