@@ -66,8 +66,11 @@ class Pool:
             self._start(place)
         while len(self._begun) < len(self._places):
             for controller in self._ready():
-                if not self._has_begun(controller):
+                message = controller.receive()
+                if message is None:
                     raise BakeoffError(f"no controller at {controller.place.name}: {self._cause(controller)}")
+                if isinstance(message, ControllerStarted):
+                    self._begun[controller.place.name] = message
         slower = slower_places({name: begun.rates for name, begun in self._begun.items()})
         if slower and self._request.strict:
             raise UsageError(f"--strict: {'; '.join(slower)}: leave it out of --devices")
@@ -118,14 +121,7 @@ class Pool:
         for connection in wait(list(connections)):
             yield connections[connection]  # type: ignore[index]  # only Windows waits for handles
 
-    def _has_begun(self, controller: Controller) -> bool:
-        message = controller.receive()
-        if isinstance(message, ControllerStarted):
-            self._begun[controller.place.name] = message
-        return message is not None
-
     def _hand(self, controller: Controller, order: MeasureContest | None) -> None:
-        """Hand a controller its next contest, or let it go where nothing is left."""
         controller.left_s = (0.0, 0.0)
         controller.reply(order)
         if order is None:
@@ -178,7 +174,6 @@ class Pool:
 
 
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:
-    """End the cells of a contest that have no record, all for this reason."""
     for planned in pending(contest, store):
         failure = Failure(kind="no controller", text=reason)
         record = Record(cell=planned.cell, status=Status.CRASH, **facts_of_process(failure), **common_fields(planned))

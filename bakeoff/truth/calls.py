@@ -67,7 +67,6 @@ class AlikeCalls:
         return self.can_restore or not self.traits.state
 
     def changed_weights(self) -> tuple[str, ...]:
-        """Return the names of the module's weights that are others than when this was made."""
         return self._weights.changed() if self._weights else ()
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -103,7 +102,6 @@ class AlikeCalls:
 
 
 def call(module: Any, inputs: Inputs) -> Outputs:
-    """Return everything that eager returns, with numbers as tensors."""
     return returned_by_call(module(*inputs.args, **inputs.kwargs))
 
 
@@ -192,7 +190,6 @@ def digests(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def owned(outputs: Outputs) -> Outputs:
-    """Return whole outputs that no later call overwrites."""
     if isinstance(outputs, Returned):
         return outputs.map(lambda tensor: tensor.detach().clone())
     return tuple(tensor.detach().clone() for tensor in outputs)
@@ -231,7 +228,7 @@ def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -
         value, other = value.to_dense(), other.to_dense()
     if value.is_nested or value.is_quantized or is_equal(value, other):
         return True
-    if not (value.is_floating_point() or value.is_complex()):
+    if not is_inexact(value):
         return False
     if roundings is None:
         roundings = ROUNDING_OF_16_BITS if torch.finfo(value.dtype).bits <= 16 else ROUNDING_OF_32_BITS
@@ -245,5 +242,9 @@ def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -
     return bool(error <= roundings * torch.finfo(value.dtype).eps * size)
 
 
+def is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def are_finite(outputs: Outputs) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if is_inexact(tensor))

@@ -15,19 +15,10 @@ import torch
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.text import counted
-from bakeoff.truth import rounding_limits
+from bakeoff.truth import matching, rounding_limits
 from bakeoff.truth.choices import Choice
 from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
-from bakeoff.truth.matching import (
-    Matched,
-    Outputs,
-    as_pairs,
-    choices_of,
-    labels,
-    match,
-    structure_of,
-    with_structure,
-)
+from bakeoff.truth.matching import Outputs, as_pairs, labels
 
 UNUSUAL_ERRORS = {Precision.FP32: 1e-4, Precision.BF16: 0.1, Precision.FP16: 0.1}
 """A larger error of eager relative to float64 must be explained. In float32 it is 1e3 times that of one operation."""
@@ -78,18 +69,15 @@ class SliceSums:
             sums = kept.sum(others) if others else kept
             counts = torch.full_like(sums, sets * squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
-                known[dimension] = _added(known[dimension], new) if dimension in known else new
+                if dimension in known:
+                    longer, shorter = sorted((known[dimension], new), key=len, reverse=True)
+                    new = longer.clone()
+                    new[: len(shorter)] += shorter
+                known[dimension] = new
 
     @property
     def root_mean_squares(self) -> dict[int, torch.Tensor]:
         return {dimension: (sums / self._counts[dimension]).sqrt() for dimension, sums in self._sums.items()}
-
-
-def _added(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    longer, shorter = (first, second) if first.numel() >= second.numel() else (second, first)
-    total = longer.clone()
-    total[: shorter.numel()] += shorter
-    return total
 
 
 @dataclass
@@ -128,7 +116,14 @@ class OutputErrors:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
         ours, reference = as_pairs(ours).detach(), as_pairs(reference).detach()
         if self.is_whole:
-            self._add_whole(ours, reference)
+            exact = torch.float64 if ours.is_floating_point() else torch.int64
+            wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
+            self.values += ours.numel()
+            self.reference_values += ours.numel()
+            self.reference_squares += ours.numel()
+            self.squares += wrong
+            if wrong:
+                self.largest, self.largest_beyond_rtol = 1.0, math.inf
             return
         shape = ours.shape
         ours, reference = ours.reshape(-1), reference.reshape(-1)
@@ -175,19 +170,8 @@ class OutputErrors:
         self.not_finite_differently += int(differing - ours_only - theirs_only)
         return squared
 
-    def _add_whole(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
-        exact = torch.float64 if ours.is_floating_point() else torch.int64
-        wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
-        self.values += ours.numel()
-        self.reference_values += ours.numel()
-        self.reference_squares += ours.numel()
-        self.squares += wrong
-        if wrong:
-            self.largest, self.largest_beyond_rtol = 1.0, math.inf
-
     @property
     def is_finite_alike(self) -> bool:
-        """True if what is not finite is the same in the output and in the reference."""
         return not (self.not_finite or self.not_finite_in_reference or self.not_finite_differently)
 
     @property
@@ -198,7 +182,6 @@ class OutputErrors:
 
     @property
     def reference_rms(self) -> float:
-        """The root mean square of the reference."""
         return math.sqrt(self.reference_squares / self.reference_values) if self.reference_values else 0.0
 
     @property
@@ -209,12 +192,12 @@ class OutputErrors:
         return self.is_finite_alike and self.largest_beyond_rtol <= atol
 
 
-def errors_of(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float) -> list[OutputErrors]:
+def errors_of(outputs: Sequence[matching.Matched], reference: Sequence[Outputs], rtol: float) -> list[OutputErrors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
     by_label: dict[str, OutputErrors] = {}
     pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
-        chosen = choices_of(theirs)
+        chosen = matching.choices_of(theirs)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
             by_label.setdefault(label, OutputErrors(label, rtol, is_whole(expected)))
             if label in chosen:
@@ -317,7 +300,7 @@ class EagerErrors(NamedTuple):
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
-    matched, problem = match(outputs, reference)
+    matched, problem = matching.match(outputs, reference)
     if problem:
         raise BakeoffError(f"the model returns other things in the type of this cell than in a wider one: {problem}")
     all_errors = errors_of(matched, reference, 0.0)
@@ -345,17 +328,16 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
-    """Return eager's error of each output over all input sets."""
     if not rounding_decides:
         return errors_of_eager(eager, exact)
     # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
     alike = [
-        with_structure(
-            tuple(
+        matching.with_structure_of(
+            theirs,
+            (
                 exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
                 for value, exact_value in zip(ours, theirs, strict=True)
             ),
-            structure_of(theirs),
         )
         if len(ours) == len(theirs)
         else theirs
@@ -368,7 +350,7 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
     """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing. Where
     they differ, float64 is no reference."""
     for ours, theirs in zip(eager, exact, strict=True):
-        chosen = choices_of(theirs)  # indices of equal values are the same
+        chosen = matching.choices_of(theirs)  # indices of equal values are the same
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
             is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
             # Rounding to 8 or 4 bits may change every value, but no shape.
@@ -429,7 +411,6 @@ def _relative_error(value: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _distance(value: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the norm of the difference of two tensors of real or complex numbers, over what is finite in both."""
     if not _has_distance(value):
         return 0.0
     wide = torch.complex128 if value.is_complex() else torch.float64
@@ -466,12 +447,12 @@ def with_varying(
     if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
         return None
     return tuple(
-        with_structure(
-            tuple(
+        matching.with_structure_of(
+            ours,
+            (
                 drawn_value if label in varying else value
                 for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
             ),
-            structure_of(ours),
         )
         for ours, theirs in zip(outputs, drawn, strict=True)
     )

@@ -108,7 +108,6 @@ class CellRun:
 
     @property
     def was_measured(self) -> bool:
-        """True when a process of the cell has ended well, so that it has a record."""
         return self._growing.known is not None
 
     @property
@@ -231,7 +230,13 @@ class CellRun:
         yield messages.ReadyToBuild
         if not may_build:
             yield ProcessStage.LOADED
-            self._prepare_build(live)
+            if not self._is_ahead_of_time:
+                live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
+                if not live.is_warm:
+                    self._builds.begin(live.build, self.cell.label)
+            if live.is_warm and live.build not in self._built:
+                live.first_build = self._builds.made[live.build]
+                live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
             live.worker.send(messages.Build())
 
         if is_packaged:
@@ -270,16 +275,6 @@ class CellRun:
         if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
 
-    def _prepare_build(self, live: CellProcess) -> None:
-        """Note what the process starts from, and what others may start from once it has built."""
-        if not self._is_ahead_of_time:
-            live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
-            if not live.is_warm:
-                self._builds.begin(live.build, self.cell.label)
-        if live.is_warm and live.build not in self._built:
-            live.first_build = self._builds.made[live.build]
-            live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
-
     def _share_build(self, live: CellProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""
         if not live.is_warm:
@@ -295,7 +290,6 @@ class CellRun:
         return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
 
     def poll(self) -> None:
-        """Take what the process has said, and do not wait."""
         with self._ending_as_record(self.process):
             self.process.poll(self._now_s())
 
@@ -329,7 +323,6 @@ class CellRun:
         return BuildFolder(self._run.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
-        """Stop its process, unless cells are measured one after the other."""
         if self._live is not None and self._run.interleaved:
             self._live.worker.pause()
 
@@ -487,7 +480,6 @@ class CellRun:
         self._forget_live()
 
     def record(self) -> Record:
-        """Return the record as it stands, of a cell that has been measured in at least one process."""
         assert self._growing.known is not None, "a process of the cell has ended well"
         return self._as_it_stands(self._growing.known)
 
@@ -531,7 +523,6 @@ class CellRun:
         return self._builds.of(0) / "artifact"
 
     def give_up(self) -> None:
-        """End its process, which has measured nothing yet."""
         self._end_worker()
         self.drop_ahead()
 

@@ -27,8 +27,6 @@ MAX_ERROR_AT_HALF = 0.025
 
 @dataclass(frozen=True)
 class RoundsSoFar:
-    """What a group of cells has been through in one epoch."""
-
     done: int
     bursts: Sequence[Sequence[Burst]]  # of these rounds, cell by cell
     further_s: float = 0.0  # seconds since the planned rounds were done
@@ -61,8 +59,12 @@ class PlannedRounds:
             return everyone
         if len(everyone) not in self._goes_on:
             first_half = [_before(half, bursts) for bursts in seen.bursts]
-            # A cell needs as many calls as all planned rounds have at least.
-            short = {place for place, bursts in enumerate(first_half) if _calls(bursts) < self.calls * self.rounds}
+            least = self.calls * self.rounds  # so many calls a cell needs
+            short = {
+                place
+                for place, bursts in enumerate(first_half)
+                if sum(len(burst.samples_ns) for burst in bursts) < least
+            }
             self._goes_on[len(everyone)] = short | unclear(first_half, MAX_ERROR_AT_HALF)
         return self._goes_on[len(everyone)]
 
@@ -105,10 +107,6 @@ class RefineImpreciseRounds:
         return self._imprecise[key]
 
 
-def _calls(bursts: Sequence[Burst]) -> int:
-    return sum(len(burst.samples_ns) for burst in bursts)
-
-
 def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:
     return [burst for burst in bursts if burst.round < round_number]
 
@@ -123,8 +121,6 @@ def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
 
 @dataclass(frozen=True)
 class NextEpoch:
-    """The decision for or against another epoch, with a note about it."""
-
     is_wanted: bool
     note: str = ""
 

@@ -23,7 +23,7 @@ from bakeoff.backends.calling import Returned, flatten_outputs
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.backends.training import Training
 from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
-from bakeoff.measuring.worker import counting, memory, precision, simulation
+from bakeoff.measuring.worker import counting, loading, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import (
     digest_of_weights,
@@ -32,16 +32,7 @@ from bakeoff.measuring.worker.fingerprint import (
     named_variables,
     own_files,
 )
-from bakeoff.measuring.worker.loading import (
-    calibration_of,
-    drawn_type,
-    gradients,
-    load,
-    move_to_device,
-    save_inputs,
-    shown_to_builds,
-    training_of,
-)
+from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
@@ -100,15 +91,13 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = move_to_device(model, cell, drawn_type(cell))
+    module, sets = move_to_device(model, cell, loading.drawn_type(cell))
     with layer_by_layer(module, dtype):
         cast = tuple(inputs.map(lambda tensor: tensor.to(type_in(tensor, dtype))) for inputs in sets)
         return run_eager(module, cast, traits=model.traits)
 
 
 class Exact(NamedTuple):
-    """What cells are checked against."""
-
     outputs: tuple[Outputs, ...] | None
     computed_in: str
     in_float32: tuple[str, ...] = ()  # operators that lack float64
@@ -282,7 +271,7 @@ class Subject:
         self.tell(phase)
 
     def gradients(self) -> AbstractContextManager[object]:
-        return gradients(self.cell.task, self.needs_autograd)
+        return loading.gradients(self.cell.task, self.needs_autograd)
 
     @property
     def files_read(self) -> list[Path]:
@@ -298,7 +287,7 @@ class Subject:
         self.announce("model")
         before = global_settings.read()
         with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
-            model = load(self.cell, self.cwd, self.weights_at)
+            model = loading.load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
         if not self.cell.is_live:  # which lies in a file of Bakeoff's
             self.data_files = users_data(read)
@@ -338,7 +327,8 @@ class Subject:
         errors: list[Exception] = []
         for name, has_plain_experts in (("float64", False), ("float64", True), ("float32", False)):
             is_pointless = has_plain_experts and is_out_of_memory(errors[-1])
-            if name not in reference_types(self.cell.precision) or is_pointless:
+            # beside 16 bits float32 is as good as exact
+            if is_pointless or (name == "float32" and not self.cell.precision.is_16_bit):
                 continue
             try:
                 if exact := self._exact_in(name, has_plain_experts):
@@ -359,11 +349,6 @@ class Subject:
         with KeepFloat64() if name == "float64" else nullcontext() as mode:
             outputs = self.outputs_in(model, self.cell, getattr(torch, name))
         return Exact(outputs, name, tuple(mode.in_float32) if mode else ())
-
-
-def reference_types(precision: Precision) -> tuple[str, ...]:
-    """Return the types that a reference may be computed in, best first: beside 16 bits float32 is as good as exact."""
-    return ("float64", "float32") if precision.is_16_bit else ("float64",)
 
 
 def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact, Sequence[Sequence[Outputs]]]:
@@ -486,7 +471,6 @@ class Yardstick:
         return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
-        """Return eager's error of each output over the input sets of these places: the largest of any witness."""
         traits, precision = self.subject.traits, self.subject.cell.precision
         depends = bool(traits.depends_on_rounding)
 
@@ -553,8 +537,6 @@ def compiled_something() -> bool:
 
 @dataclass(frozen=True)
 class AsItIs:
-    """What eager tells in the cell's precision."""
-
     traits: ModelTraits
     outputs: tuple[Outputs, ...]  # of the model's own sets, and then of further calls
     sets: int  # of the model's own
@@ -583,14 +565,14 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     weights = digest_of_weights(module) if wants_fingerprint else ""
     kinds, sets = sets_that_differ_most(model, cell, module, sets, subject.load)
     if inputs is not None:
-        save_inputs(sets, inputs)
+        loading.save_inputs(sets, inputs)
     training = training_of(model, cell)
-    calibration = calibration_of(model, cell)
+    calibration = loading.calibration_of(model, cell)
     model_fingerprint = ""
     if wants_fingerprint:
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, subject.data_files, weights)
     subject.announce("call")
-    shown = calibration or shown_to_builds(sets, cell)
+    shown = calibration or loading.shown_to_builds(sets, cell)
 
     def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
         return flatten_outputs(module(*inputs.args, **inputs.kwargs))
