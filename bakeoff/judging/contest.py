@@ -14,8 +14,7 @@ from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.metric_changes import MetricJudgement, judge_metrics
-from bakeoff.judging.precision_rule import Tolerance
-from bakeoff.judging.ranking import Evidence, Ranking, median_ms
+from bakeoff.judging.ranking import Evidence, Ranking, Tolerance, median_ms
 from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
 from bakeoff.judging.start_times import StartsJudgement, judge_starts
 from bakeoff.judging.under_load import LoadJudgement, judge_load
