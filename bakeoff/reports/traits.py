@@ -129,13 +129,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"could not be examined wholly: {traits.unexamined}"
 
 
-LASTING = (
-    AccessKind.WRITTEN_FILE,
-    AccessKind.MADE_FOLDER,
-    AccessKind.DATABASE,
-    AccessKind.PROGRAM,
-    AccessKind.NETWORK,
-)
+LASTING = (AccessKind.WRITTEN_FILE, AccessKind.MADE_FOLDER, AccessKind.DATABASE, AccessKind.PROGRAM, AccessKind.NETWORK)
 """What measured calls do outside of their processes."""
 
 

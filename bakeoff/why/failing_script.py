@@ -91,8 +91,7 @@ def run_alone(text: str, place: PartTrial, python: str) -> Script:
             return Script(text=text, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
     if done.returncode <= 0:
         return Script(
-            text=text,
-            ending=f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs",
+            text=text, ending=f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs"
         )
     lines = done.stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
     begin = next((place for place, line in enumerate(lines) if line and not line.startswith((" ", "\t"))), 0)

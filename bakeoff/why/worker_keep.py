@@ -209,10 +209,7 @@ class Keeping:
             id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()
         }  # the others are rounded
         calibration = self._worker.context(self._sets).calibration
-        with (
-            torch.no_grad(),
-            emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights),
-        ):
+        with torch.no_grad(), emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights):
             yield
 
     def _holds_in_eager(self, kept: Sequence[str], error: float | None = None) -> bool:
@@ -354,10 +351,7 @@ def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Bu
     def judged(variant: Variant) -> Variant:
         if variant.name not in fitted.latency_ms:
             return variant
-        update: dict[str, object] = {
-            "latency_ms": fitted.latency_ms[variant.name],
-            "rounds": len(bursts[variant.name]),
-        }
+        update: dict[str, object] = {"latency_ms": fitted.latency_ms[variant.name], "rounds": len(bursts[variant.name])}
         if AS_IT_IS in fitted.latency_ms and variant.name != AS_IT_IS:
             ratio = fitted.ratio(AS_IT_IS, variant.name)
             update |= {"ratio": ratio.value, "ratio_ci95": ratio.ci95 and (ratio.ci95.low, ratio.ci95.high)}
