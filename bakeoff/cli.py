@@ -18,6 +18,7 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
 from rich.console import Console
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from bakeoff import __version__, models
@@ -115,18 +116,20 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version, and exit")
+        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version, and exit")
     ] = False,
 ) -> None:
     pass
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the verdict and where the report is")]
-RunAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")]
-JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
+Quiet = Annotated[bool, Option("--quiet", help="Print only the verdict and where the report is")]
+RunAsJson = Annotated[bool, Option("--json", help="Print the verdict as JSON, and all else to standard error")]
+JUnit = Annotated[Path | None, Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
 Summary = Annotated[
-    Path | None, typer.Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
+    Path | None, Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
 ]
+Run = Annotated[Path, Argument(help="Folder of a run")]
+Reports = Annotated[list[Path], Argument(help="report.json files, or folders that hold one")]
 
 
 @app.command()
@@ -134,21 +137,21 @@ Summary = Annotated[
 def run(
     typed: dict[str, Any],
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
-    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
+    out: Annotated[Path | None, Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
+    config_file: Annotated[Path | None, Option("--config", help="TOML file with these options as keys")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Name of a preset (docs/presets.md); options that are typed beside it win")
+        str | None, Option(help="Name of a preset (docs/presets.md); options that are typed beside it win")
     ] = None,
     quiet: Quiet = False,
     as_json: RunAsJson = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
+        bool, Option("--dry-run", help="Say what would be measured, and about how long it takes")
     ] = False,
     check_only: Annotated[
-        bool, typer.Option("--check-only", help="Build and compare with the reference, and time nothing")
+        bool, Option("--check-only", help="Build and compare with the reference, and time nothing")
     ] = False,
     parts: Annotated[
-        str, typer.Option(help="Compare these modules of the pipeline that the factory returns: unet,vae.decoder")
+        str, Option(help="Compare these modules of the pipeline that the factory returns: unet,vae.decoder")
     ] = "",
     junit: JUnit = None,
     summary: Summary = None,
@@ -255,7 +258,7 @@ def _run_parts(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run or bisection")],
+    folder: Annotated[Path, Argument(help="Folder of an interrupted run or bisection")],
     quiet: Quiet = False,
     as_json: RunAsJson = False,
     junit: JUnit = None,
@@ -276,25 +279,20 @@ def resume(
 
 @app.command()
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
-    calls: Annotated[
-        int | None, typer.Option(min=0, help="Compare the cost of N calls instead; 0: single calls")
-    ] = None,
+    paths: Reports,
+    calls: Annotated[int | None, Option(min=0, help="Compare the cost of N calls instead; 0: single calls")] = None,
     require: Annotated[
-        str | None, typer.Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
+        str | None, Option(help="Judge again by what may win; '' requires nothing; status 1 if none may")
     ] = None,
     accept: Annotated[
-        str | None, typer.Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
+        str | None, Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the answer to --calls and --require as the report's own")
+        bool, Option("--keep", help="Keep the answer to --calls and --require as the report's own")
     ] = False,
-    figures: Annotated[
-        bool, typer.Option("--figures", help="Write only the figures, of all these reports together")
-    ] = False,
+    figures: Annotated[bool, Option("--figures", help="Write only the figures, of all these reports together")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Join these runs, such as shards, in one report here; with --figures, only those"),
+        Path | None, Option(help="Join these runs, such as shards, in one report here; with --figures, only those")
     ] = None,
     junit: JUnit = None,
     summary: Summary = None,
@@ -338,14 +336,14 @@ def report(
 
 @app.command()
 def compare(
-    base: Annotated[Path, typer.Argument(help="report.json of the run before, or its folder")],
-    new: Annotated[Path, typer.Argument(help="report.json of the run after, or its folder")],
-    fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
-    out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
-    html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
+    base: Annotated[Path, Argument(help="report.json of the run before, or its folder")],
+    new: Annotated[Path, Argument(help="report.json of the run after, or its folder")],
+    fail_above: Annotated[str, Option(help="A cell slower by more than this is a regression")] = "5%",
+    out: Annotated[Path | None, Option(help="File for the comparison as Markdown")] = None,
+    html: Annotated[Path | None, Option(help="File for the comparison as a page")] = None,
     fail_on: Annotated[
-        str, typer.Option(help="What ends in exit status 4: slower, broken, worse, cannot-tell, a status")
-    ] = ("slower,broken,worse"),
+        str, Option(help="What ends in exit status 4: slower, broken, worse, cannot-tell, a status")
+    ] = "slower,broken,worse",
     junit: JUnit = None,
     summary: Summary = None,
     as_json: AsJson = False,
@@ -372,8 +370,8 @@ def compare(
 
 @app.command()
 def history(
-    folder: Annotated[Path, typer.Argument(help="Folder below which the reports lie")],
-    out: Annotated[Path, typer.Option(help="Folder for history.md and its figure [the current one]")] = Path(),
+    folder: Annotated[Path, Argument(help="Folder below which the reports lie")],
+    out: Annotated[Path, Option(help="Folder for history.md and its figure [the current one]")] = Path(),
     as_json: AsJson = False,
 ) -> int:
     """The medians of many reports, from run to run."""
@@ -391,9 +389,9 @@ def history(
 
 @app.command()
 def publish(
-    paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
-    out: Annotated[Path, typer.Option(help="Folder of the site")] = Path("site"),
-    card: Annotated[bool, typer.Option("--card", help="Write the answers as Markdown for a model card, too")] = False,
+    paths: Reports,
+    out: Annotated[Path, Option(help="Folder of the site")] = Path("site"),
+    card: Annotated[bool, Option("--card", help="Write the answers as Markdown for a model card, too")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Write a static site of many runs: an index to search, each report, and latencies from run to run."""
@@ -411,11 +409,11 @@ def publish(
 
 @app.command("machines")
 def compare_machines(
-    paths: Annotated[list[Path], typer.Argument(help="A report of each machine, in a folder named after it")],
+    paths: Annotated[list[Path], Argument(help="A report of each machine, in a folder named after it")],
     price: Annotated[
-        list[str] | None, typer.Option(help="What an hour of a machine costs: NAME=2.5/h, once for each")
+        list[str] | None, Option(help="What an hour of a machine costs: NAME=2.5/h, once for each")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the tables as Markdown")] = None,
+    out: Annotated[Path | None, Option(help="File for the tables as Markdown")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
@@ -437,15 +435,13 @@ def compare_machines(
 def find_slow_version(
     typed: dict[str, Any],
     context: typer.Context,
-    backend: Annotated[str, typer.Option(help="NAME[/MODE] that became slower")],
-    package: Annotated[str, typer.Option(help="Package whose versions are tried")],
-    good: Annotated[str, typer.Option(help="Version that is fast")],
-    bad: Annotated[str, typer.Option(help="Later version that is slow")],
-    versions: Annotated[
-        list[str] | None, typer.Option(help="Versions to try between them [all that were released]")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result")] = False,
+    backend: Annotated[str, Option(help="NAME[/MODE] that became slower")],
+    package: Annotated[str, Option(help="Package whose versions are tried")],
+    good: Annotated[str, Option(help="Version that is fast")],
+    bad: Annotated[str, Option(help="Later version that is slow")],
+    versions: Annotated[list[str] | None, Option(help="Versions to try between them [all that were released]")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
+    quiet: Annotated[bool, Option("--quiet", help="Print only the result")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Find the version of a package that made one cell slower: each step measures good, bad and candidate together.
@@ -466,9 +462,9 @@ def find_slow_version(
 def find_largest_batch(
     typed: dict[str, Any],
     context: typer.Context,
-    most: Annotated[int, typer.Option("--most", min=1, help="The largest batch to try")] = 65536,
-    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-max-batch]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result")] = False,
+    most: Annotated[int, Option("--most", min=1, help="The largest batch to try")] = 65536,
+    out: Annotated[Path | None, Option(help="Folder of the steps [results/<time>-max-batch]")] = None,
+    quiet: Annotated[bool, Option("--quiet", help="Print only the result")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Find the largest batch of each backend that fits into memory and meets --require (or --slo), with its rate.
@@ -485,15 +481,15 @@ def find_largest_batch(
 
 @app.command("run-script", context_settings={"ignore_unknown_options": True})
 def run_users_script(
-    script: Annotated[Path, typer.Argument(help="A Python script, which runs unchanged")],
+    script: Annotated[Path, Argument(help="A Python script, which runs unchanged")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Its arguments; after -- also those that have the name of an option here")
+        list[str] | None, Argument(help="Its arguments; after -- also those that have the name of an option here")
     ] = None,
-    find: Annotated[bool, typer.Option("--find", help="Only list the modules that it calls, and record none")] = False,
+    find: Annotated[bool, Option("--find", help="Only list the modules that it calls, and record none")] = False,
     module: Annotated[
-        str, typer.Option(help="The one to record, by its name in that table [what takes most of the time]")
+        str, Option(help="The one to record, by its name in that table [what takes most of the time]")
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for the recording [recorded-MODULE]")] = None,
+    out: Annotated[Path | None, Option(help="Folder for the recording [recorded-MODULE]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run your own script, list the modules that it calls with their share of the time, and record one to compare.
@@ -511,10 +507,10 @@ app.add_typer(env_and_cache.cache_commands, name="cache")
 
 @app.command("selfcheck")
 def check_itself(
-    models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
-    mode: Annotated[str, typer.Option(help="Mode of eager: default or cuda-graph")] = "default",
-    trials: Annotated[int, typer.Option(help="Trials of each model", min=1)] = 10,
+    models: Annotated[list[str] | None, Option("--model", "--models", help="[mlp,transformer]")] = None,
+    device: Annotated[str, Option(help="cpu, cuda or cuda:N")] = "cpu",
+    mode: Annotated[str, Option(help="Mode of eager: default or cuda-graph")] = "default",
+    trials: Annotated[int, Option(help="Trials of each model", min=1)] = 10,
     as_json: AsJson = False,
 ) -> int:
     """Measure eager against itself: how often is a winner called on this machine, and are artificial slowdowns found?
@@ -532,7 +528,7 @@ def check_itself(
 @app.command("list")
 def list_known(
     devices: Annotated[
-        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N]: ask each backend whether it can run there")
+        list[str] | None, Option("--devices", help="cpu,cuda[:N]: ask each backend whether it can run there")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -553,11 +549,9 @@ def list_known(
 
 @app.command("doctor")
 def examine_machine(
-    backends: Annotated[
-        list[str] | None, typer.Option("--backends", help="NAME[/MODE][,...], NAME/all, all [all]")
-    ] = None,
+    backends: Annotated[list[str] | None, Option("--backends", help="NAME[/MODE][,...], NAME/all, all [all]")] = None,
     devices: Annotated[
-        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
+        list[str] | None, Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -575,9 +569,9 @@ def examine_machine(
 
 @app.command("reproduce")
 def reproduce_cell(
-    path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
-    cell: Annotated[str, typer.Argument(help="Id or label of a cell, or the beginning of one")],
-    out: Annotated[Path, typer.Option(help="Folder to write")] = Path("reproduced"),
+    path: Annotated[Path, Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
+    cell: Annotated[str, Argument(help="Id or label of a cell, or the beginning of one")],
+    out: Annotated[Path, Option(help="Folder to write")] = Path("reproduced"),
     as_json: AsJson = False,
 ) -> int:
     """Write a folder that measures one cell again, eager's too, and needs nothing but the cell's libraries."""
@@ -594,15 +588,14 @@ def reproduce_cell(
 
 @app.command("export")
 def export_artifact(
-    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    run: Run,
     label: Annotated[
-        str | None,
-        typer.Argument(help="Id or label of a cell, or a model or the beginning of a contest's id for its winner"),
+        str | None, Argument(help="Id or label of a cell, or a model or the beginning of a contest's id for its winner")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
+    out: Annotated[Path, Option(help="Folder to write")] = Path("export"),
     format: Annotated[
         str,
-        typer.Option(
+        Option(
             help="folder: load.py and what bakeoff.load reads; triton: a model repository; cpp: a program for CMake"
         ),
     ] = "folder",
@@ -626,20 +619,18 @@ def export_artifact(
 
 @app.command("start")
 def measure_starts(
-    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    run: Run,
     labels: Annotated[
-        list[str] | None, typer.Argument(help="Ids or labels of the cells to start [the best two, and eager]")
+        list[str] | None, Argument(help="Ids or labels of the cells to start [the best two, and eager]")
     ] = None,
-    starts: Annotated[int, typer.Option(help="Fresh processes of each cell")] = 7,
+    starts: Annotated[int, Option(help="Fresh processes of each cell")] = 7,
     require: Annotated[
-        str, typer.Option(help=f"What a start must meet, such as 'start_s<1': {', '.join(STARTED_QUANTITIES)}")
+        str, Option(help=f"What a start must meet, such as 'start_s<1': {', '.join(STARTED_QUANTITIES)}")
     ] = "",
     cold: Annotated[
-        bool, typer.Option("--cold", help="Drop the machine's page cache before each start (root on Linux)")
+        bool, Option("--cold", help="Drop the machine's page cache before each start (root on Linux)")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for starts.md, starts.json and the figure [RUN/starts]")
-    ] = None,
+    out: Annotated[Path | None, Option(help="Folder for starts.md, starts.json and the figure [RUN/starts]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure from the start of a process to its first and tenth answer, its memory, and what must be installed.
@@ -663,11 +654,9 @@ def measure_starts(
 
 @app.command()
 def inspect(
-    model: Annotated[str, typer.Argument(help="FILE.py:FACTORY, which returns a pipeline and an example call of it")],
-    parts: Annotated[
-        str, typer.Option(help="Modules by their paths, such as unet,vae.decoder [all that are called]")
-    ] = "",
-    sizes: Annotated[list[str] | None, typer.Option("--set", help="Sizes of the factory: KEY=VALUE")] = None,
+    model: Annotated[str, Argument(help="FILE.py:FACTORY, which returns a pipeline and an example call of it")],
+    parts: Annotated[str, Option(help="Modules by their paths, such as unet,vae.decoder [all that are called]")] = "",
+    sizes: Annotated[list[str] | None, Option("--set", help="Sizes of the factory: KEY=VALUE")] = None,
     as_json: AsJson = False,
 ) -> int:
     """List the parts of a pipeline of several models: their calls, sizes, shares of the time, and parameters."""
@@ -680,23 +669,20 @@ def inspect(
 
 @app.command("explain")
 def explain_run(
-    run: Annotated[Path, typer.Argument(help="Folder of a run")],
-    label: Annotated[str | None, typer.Argument(help="Id or label of a cell [the winner]")] = None,
-    against: Annotated[str | None, typer.Option(help="Id or label of the cell to compare with [eager]")] = None,
+    run: Run,
+    label: Annotated[str | None, Argument(help="Id or label of a cell [the winner]")] = None,
+    against: Annotated[str | None, Option(help="Id or label of the cell to compare with [eager]")] = None,
     depth: Annotated[
-        int | None,
-        typer.Option(min=1, help="Levels of modules that have rows of their own [20 rows of what takes most]"),
+        int | None, Option(min=1, help="Levels of modules that have rows of their own [20 rows of what takes most]")
     ] = None,
     as_json: AsJson = False,
-    trace: Annotated[Path | None, typer.Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the table as Markdown")] = None,
-    html: Annotated[Path | None, typer.Option(help="File for a page with both cells as nested boxes")] = None,
+    trace: Annotated[Path | None, Option(help="File for one call of each cell, for Chrome or Perfetto")] = None,
+    out: Annotated[Path | None, Option(help="File for the table as Markdown")] = None,
+    html: Annotated[Path | None, Option(help="File for a page with both cells as nested boxes")] = None,
     tries: Annotated[
-        bool, typer.Option("--try", help="Measure what the profile suggests beside the cell, and say what it gains")
+        bool, Option("--try", help="Measure what the profile suggests beside the cell, and say what it gains")
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="With --try: processes of each cell [as in the run]")
-    ] = None,
+    processes: Annotated[int | None, Option(min=1, help="With --try: processes of each cell [as in the run]")] = None,
 ) -> int:
     """Say where the time of a call goes, by the modules of your model: profiles a cell of a run, and eager beside it.
 
@@ -726,19 +712,19 @@ def explain_run(
 
 @app.command("blame")
 def blame_cell(
-    run: Annotated[Path, typer.Argument(help="Folder of a run")],
-    label: Annotated[str, typer.Argument(help="Id or label of a cell")],
+    run: Run,
+    label: Annotated[str, Argument(help="Id or label of a cell")],
     as_json: AsJson = False,
     script: Annotated[
-        Path | None, typer.Option(help="File for a script with the part that fails alone, for its library's makers")
+        Path | None, Option(help="File for a script with the part that fails alone, for its library's makers")
     ] = None,
     keep_fp32: Annotated[
-        bool, typer.Option("--keep-fp32", help="Which modules must stay in fp32, of a cell in fp16, bf16 or int8")
+        bool, Option("--keep-fp32", help="Which modules must stay in fp32, of a cell in fp16, bf16 or int8")
     ] = False,
     tolerance: Annotated[
-        float | None, typer.Option(min=0.0, help="With --keep-fp32: the largest relative error [what the run requires]")
+        float | None, Option(min=0.0, help="With --keep-fp32: the largest relative error [what the run requires]")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the result as Markdown")] = None,
+    out: Annotated[Path | None, Option(help="File for the result as Markdown")] = None,
 ) -> int:
     """Say where a cell loses precision, or what of the model fails: the smallest part that does so alone.
 

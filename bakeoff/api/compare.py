@@ -269,7 +269,10 @@ class _Asked:
         begun_s = time.monotonic()
         options = self.gathered(**{"models": travelling.names, **travelling.fields})
         request = options.to_request()
-        begin = StartRun(request, options.out, _as_called(", ".join(travelling.names), self.fields), begun_s)
+        name = ", ".join(travelling.names)
+        keyword = {field: name for name, field in FIELDS.items()}
+        given = ", ".join(f"{keyword[field]}={value!r}" for field, value in self.fields.items() if value != "")
+        begin = StartRun(request, options.out, f"bakeoff.compare({name}{', ' if given else ''}{given})", begun_s)
         ended: RunEnded | RunFailed | None = None
         was_interrupted = False
         try:
@@ -437,9 +440,3 @@ def _listed(value: Any) -> Iterable[Any]:
 
 def _path(value: str | Path | None) -> Path | None:
     return None if value is None else Path(value)
-
-
-def _as_called(name: str, fields: Mapping[str, Any]) -> str:
-    keyword = {field: name for name, field in FIELDS.items()}
-    given = ", ".join(f"{keyword[field]}={value!r}" for field, value in fields.items() if value != "")
-    return f"bakeoff.compare({name}{', ' if given else ''}{given})"

@@ -25,6 +25,7 @@ from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import part_of, recorded, replaced, run_once, synchronise
 from bakeoff.records import schema
 from bakeoff.records.errors import UsageError, first_line
+from bakeoff.records.grouping import grouped
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
@@ -165,18 +166,23 @@ class WholeMeasured:
 
     def records(self, like: Record, began: datetime) -> list[Record]:
         """Return a record of each side, over the rounds that all of them shared."""
-        reference = self.metrics.get(ORIGINAL)
-        return [
-            _record(like, label, bursts[: self.rounds], began).model_copy(
-                update={"metrics": self._metrics(label), "reference_metrics": reference}
-            )
-            for label, bursts in self.bursts.items()
-            if self.rounds
-        ]
-
-    def _metrics(self, label: str) -> Metrics | None:
-        ours, theirs = self.metrics.get(label), self.metrics.get(ORIGINAL)
-        return ours.beside(theirs) if ours and theirs else ours
+        made, theirs = [], self.metrics.get(ORIGINAL)
+        for label, bursts in self.bursts.items():
+            if latency := summarise(bursts[: self.rounds]):
+                ours = self.metrics.get(label)
+                own = {
+                    "cell": like.cell.model_copy(update={"backend": label}),
+                    "bursts": bursts[: self.rounds],
+                    "latency": latency,
+                    "processes": [
+                        Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
+                    ],
+                    "started_at": began.isoformat(timespec="seconds"),
+                    "metrics": ours.beside(theirs) if ours and theirs else ours,
+                    "reference_metrics": theirs,
+                }
+                made.append(like.model_copy(update=own))
+        return made
 
 
 @dataclass
@@ -294,11 +300,8 @@ def results_of_parts(run: Result) -> dict[str, Result]:
     """Return the result of each part in their common run, as far as it was measured."""
     store = Store(run.folder)
     planned = store.planned
-    by_model: dict[str, list[Record]] = {}
-    for record in run.report.records:
-        by_model.setdefault(record.cell.model, []).append(record)
     results = {}
-    for model, records in by_model.items():
+    for model, records in grouped(run.report.records, lambda record: record.cell.model).items():
         ended = [record for record in records if store.has(record.cell.id)]
         if not ended and all(record.status is Status.NOT_REACHED for record in records):
             continue  # the run was interrupted before
@@ -411,21 +414,6 @@ def _sides(winners: Winners) -> dict[str, Winners]:
 def _of_whole(like: Record, pipeline: object) -> Record:
     own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
     return Record(cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}), status=Status.OK)
-
-
-def _record(like: Record, label: str, bursts: list[Burst], began: datetime) -> Record:
-    latency = summarise(bursts)
-    assert latency is not None
-    process = Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
-    return like.model_copy(
-        update={
-            "cell": like.cell.model_copy(update={"backend": label}),
-            "bursts": bursts,
-            "latency": latency,
-            "processes": [process],
-            "started_at": began.isoformat(timespec="seconds"),
-        }
-    )
 
 
 def _note(name: str, result: Result, is_placed: bool, reason: str, was_interrupted: bool) -> str:

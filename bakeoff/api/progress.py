@@ -15,17 +15,13 @@ MOST_LINES = 40
 
 
 def shown(is_wanted: bool, requirements: Requirements, calls: int | None) -> LiveTable:
-    if is_wanted and is_notebook():
+    # a kernel displays HTML; IPython is not imported to find out
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if is_wanted and hasattr(shell, "kernel"):
         return NotebookTable(requirements)
     console = Console(stderr=True, markup=False, emoji=False, force_jupyter=False)
     return LiveTable(console, quiet=not is_wanted, requirements=requirements, calls=calls)
-
-
-def is_notebook() -> bool:
-    """Return True in a kernel, which displays HTML. IPython is not imported for the answer."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and hasattr(shell, "kernel")
 
 
 class NotebookTable(LiveTable):

@@ -68,7 +68,10 @@ class Comparing:
         from bakeoff.api.compare import compare
 
         self._runs += 1
-        name = folder_of(self._node.nodeid, self._runs)
+        # the folder for one run of a test is the same in every session
+        readable = re.sub(r"[^A-Za-z0-9._]+", "-", self._node.nodeid).strip("-")[-80:]
+        digest = hashlib.sha256(self._node.nodeid.encode()).hexdigest()[:6]
+        name = f"{readable}-{digest}" if self._runs == 1 else f"{readable}-{digest}-{self._runs}"
         result = compare(
             model,  # type: ignore[arg-type]
             inputs,  # type: ignore[arg-type]
@@ -108,10 +111,3 @@ class Comparing:
 def bakeoff(request: pytest.FixtureRequest, tmp_path: Path) -> Comparing:
     """`bakeoff.compare(model, inputs, ...)` measures, and fails the test on a regression (--bakeoff-base FOLDER)."""
     return Comparing(request, tmp_path / "bakeoff")
-
-
-def folder_of(nodeid: str, run: int) -> str:
-    """Return the name of the folder for one run of a test, which is the same in every session."""
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", nodeid).strip("-")[-80:]
-    digest = hashlib.sha256(nodeid.encode()).hexdigest()[:6]
-    return f"{readable}-{digest}" if run == 1 else f"{readable}-{digest}-{run}"

@@ -21,12 +21,7 @@ def version(of_bakeoff: str) -> str:
     commit, is_changed = git_state(checkout())
     at = [f"commit {commit[:10]}{' with changes' if is_changed else ''}"] if commit else []
     return ", ".join(
-        [
-            f"bakeoff {of_bakeoff}",
-            *at,
-            _spelled({"torch": installed("torch")}),
-            f"Python {platform.python_version()}",
-        ]
+        [f"bakeoff {of_bakeoff}", *at, _spelled({"torch": installed("torch")}), f"Python {platform.python_version()}"]
     )
 
 

@@ -69,7 +69,12 @@ def run(
             return begun[-1]
 
         if request.cluster:
-            return _run_on_cluster(request, begin, progress)
+            with Cluster(request.cluster) as cluster:
+                request = cluster.request_for(request)
+                contests = _with_open_axes(request)
+                store = begin(request, contests)
+                cluster.measure(request, contests, store, progress)
+            return report_of(store), store
         try:
             _measure_here(request, begin, progress, budget_ends_s)
         except KeyboardInterrupt:
@@ -197,15 +202,6 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         return report_of(store), store
 
 
-def _run_on_cluster(request: Request, begin: Begin, progress: Progress) -> tuple[Report, Store]:
-    with Cluster(request.cluster) as cluster:
-        request = cluster.request_for(request)
-        contests = _with_open_axes(request)
-        store = begin(request, contests)
-        cluster.measure(request, contests, store, progress)
-    return report_of(store), store
-
-
 def _with_open_axes(request: Request) -> list[Contest]:
     with launchers_for(request) as launchers:
         return with_open_axes(plan(request), launchers)
@@ -279,14 +275,11 @@ def with_full_names(request: Request, prepare: bool) -> Request:
     """Return the request with the full name of each model, which fixes a hub's commit, so that all cells and a resumed
     run measure the same weights. With `prepare`, each fetches what workers will load."""
 
-    def full_name(model: str) -> str:
-        family = models.find(model)
-        if prepare:
-            family.prepare()
-        return family.name
-
     def named(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(full_name(name) for name in names)
+        families = [models.find(name) for name in names]
+        for family in families if prepare else ():
+            family.prepare()
+        return tuple(family.name for family in families)
 
     parts = tuple(
         part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs

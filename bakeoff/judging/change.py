@@ -35,11 +35,6 @@ class Change:
             return self
         return Change(self.log, math.hypot(self.half_width, by.half_width), math.hypot(self.waiting, by.waiting))
 
-    @property
-    def is_wide_by_waiting(self) -> bool:
-        """Return True if threads that waited for cores make up most of the interval's width."""
-        return 2 * self.waiting > (self.half_width or 0.0)
-
 
 def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
     """Return the change of a cell's fitted latency, or None if it has no samples in one of the runs. The interval is

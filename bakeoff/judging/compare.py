@@ -220,14 +220,16 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
             else "both with the same --cold-cache and --inputs-from"
         )
         raise UsageError(f"{base.run_id} and {new.run_id} share no cell: measure {what}")
-    shared = [before[cell_id].cell for cell_id in before if cell_id in after]
+    shared = {cell_id: record for cell_id, record in before.items() if cell_id in after}
     differences = [
-        *_differences_of_models(base, new, shared),
+        *_differences_of_models(base, new, [record.cell for record in shared.values()]),
         *environment_changes.differences(base.environment, new.environment),
     ]
     by_id = {contest.contest_id: contest for contest in new_contests}
     fits = {one.contest_id: (one.fit, by_id[one.contest_id].fit) for one in base_contests if one.contest_id in by_id}
-    baselines = _baselines(before, after)
+    # for an ONNX file the baseline is a cell that both runs have, if there is any
+    contests = by_contest((shared | before | after | before).values()).items()
+    baselines = {contest_id: baseline_of([record.cell for record in of_contest]) for contest_id, of_contest in contests}
     controls = _controls(before, after, baselines, fits, fail_above)
     rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
     required = Requirements.parse(str(new.request.get("require") or "")).higher_is_better
@@ -496,15 +498,9 @@ def _weakness(raw: Change, normalised: Change | None, rules: _Rules) -> Reason |
 def _why_open(change: Change) -> Reason:
     if change.half_width is None:
         return Reason(ReasonKind.SINGLE_PROCESS)
-    return Reason(ReasonKind.WAITING if change.is_wide_by_waiting else ReasonKind.WIDE_INTERVAL)
-
-
-def _baselines(before: _Records, after: _Records) -> dict[str, str]:
-    """Return the label of each contest's baseline. For an ONNX file it is one that both runs have, if there is any."""
-    shared = [cell_id for cell_id in before if cell_id in after]
-    records = [before.get(cell_id) or after[cell_id] for cell_id in dict.fromkeys((*shared, *before, *after))]
-    contests = by_contest(records).items()
-    return {contest_id: baseline_of([record.cell for record in of_contest]) for contest_id, of_contest in contests}
+    # threads that waited for cores make up most of the interval's width
+    is_waiting = 2 * change.waiting > change.half_width
+    return Reason(ReasonKind.WAITING if is_waiting else ReasonKind.WIDE_INTERVAL)
 
 
 def _controls(
@@ -518,14 +514,12 @@ def _controls(
             continue
         if change := latency_change(*fits[base.cell.contest_id], label):
             calibration = calibration_change(base.bursts, new.bursts)
-            controls[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
+            own_rules = _Rules(fail_above, other_machine=False)
+            outcome = own_rules.by_margin(change) if change.half_width is None else own_rules.by_interval(change)
+            controls[base.cell.contest_id] = Control(
+                label, change, outcome in (Outcome.SLOWER, Outcome.FASTER), calibration
+            )
     return controls
-
-
-def _has_moved(change: Change, fail_above: float) -> bool:
-    rules = _Rules(fail_above, other_machine=False)
-    outcome = rules.by_margin(change) if change.half_width is None else rules.by_interval(change)
-    return outcome in (Outcome.SLOWER, Outcome.FASTER)
 
 
 def _differences(base: Record, new: Record) -> tuple[Difference, ...]:

@@ -14,8 +14,7 @@ from bakeoff.judging.doubts_of_winner import TOLD_ONCE
 from bakeoff.judging.end_to_end import EndToEnd, judge_end_to_end
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.metric_changes import MetricJudgement, judge_metrics
-from bakeoff.judging.precision_rule import Tolerance
-from bakeoff.judging.ranking import Evidence, Ranking, median_ms
+from bakeoff.judging.ranking import Evidence, Ranking, Tolerance, median_ms
 from bakeoff.judging.samples import Deviation, Distributions, deviations_of, distributions_of
 from bakeoff.judging.start_times import StartsJudgement, judge_starts
 from bakeoff.judging.under_load import LoadJudgement, judge_load
@@ -290,6 +289,7 @@ def judge_contest(
     cells = (*ranked, *others)
     of_winner = doubts[Effect.WINNER][:1]
     fastest = answer.doubted(of_winner, always=of_any_outcome(of_winner))
+    over_calls = costs.answer(calls, "cold", [row.label for row in fastest.ranked]) if calls else None
     return ContestJudgement(
         cells=cells,
         baseline=answer.baseline,
@@ -300,7 +300,7 @@ def judge_contest(
         fit=ranking.fit,
         required_metrics=requirements.metrics if requirements else (),
         calls=calls,
-        over_calls=_over_calls(calls, fastest, costs, doubts) if calls else None,
+        over_calls=over_calls and over_calls.doubted(*doubts_about_latency(over_calls, fastest, doubts)),
         end_to_end=judge_end_to_end(ranking.ranked, records, ranking.fit, answer.baseline),
         tolerance=ranking.tolerance,
         load=judge_load(
@@ -317,15 +317,12 @@ def judge_contest(
     )
 
 
-def _over_calls(calls: int, fastest: Answer, costs: Costs, doubts: Mapping[Effect, Sequence[Doubt]]) -> Answer | None:
-    answer = costs.answer(calls, "cold", [row.label for row in fastest.ranked])
-    return answer and answer.doubted(*doubts_about_latency(answer, fastest, doubts))
-
-
 def _judged_cell(record: Record, rows: Mapping[str, Row], ranking: Ranking, costs: Costs) -> CellJudgement:
     label, is_baseline = record.cell.label, record is ranking.baseline
     row = rows.get(label, Row(label=label))
     pays = costs.break_even(label, ranking.baseline_label, "cold") if row.rank is not None else None
+    own_label = record.cell.own_build_label
+    has_both = record.cell.dynamic and {label, own_label} <= {other.cell.label for other in ranking.measured}
     return CellJudgement(
         record,
         rank=row.rank,
@@ -336,15 +333,8 @@ def _judged_cell(record: Record, rows: Mapping[str, Row], ranking: Ranking, cost
         unmet=tuple(ranking.unmet.get(label, ())),
         beyond=None if ranking.keeps(record) or row.place is None else ranking.tolerance,
         metrics=judge_metrics(record),
-        over_own_build=_over_own_build(record, ranking),
+        over_own_build=ranking.score.ratio(own_label, label) if has_both else None,
     )
-
-
-def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
-    """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
-    labels = {other.cell.label: other for other in ranking.measured}
-    own = labels.get(record.cell.own_build_label) if record.cell.dynamic else None
-    return ranking.score.ratio(own.cell.label, record.cell.label) if own and record.cell.label in labels else None
 
 
 def _distance_from_success(record: Record) -> int:

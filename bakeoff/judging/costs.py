@@ -148,7 +148,10 @@ class Costs:
         self._steady = ranking.score
         self._baseline = ranking.baseline.cell.label if ranking.baseline else None
         self._records = {record.cell.label: record for record in ranking.measured}
-        self._lines = {start: _lines(ranking.measured, start) for start in STARTS}
+        self._lines = {
+            start: {line.label: line for record in ranking.measured if (line := line_of(record, start))}
+            for start in STARTS
+        }
         self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
 
     def lines(self, start: Start) -> list[Line]:
@@ -234,7 +237,8 @@ def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
     current, first_call = min(lines, key=partial(_order_at, calls=1), default=None), 1
     while current is not None and first_call <= last_call:
         stretches.append((current, first_call))
-        takes_over = [(calls, line) for line in lines if (calls := _overtakes(line, current)) and calls > first_call]
+        steeper = [line for line in lines if line.steady_s < current.steady_s]
+        takes_over = [(calls, line) for line in steeper if (calls := line.break_even(current)) and calls > first_call]
         first_call = min((calls for calls, _ in takes_over), default=last_call + 1)
         those = [line for calls, line in takes_over if calls == first_call]
         current = min(those, key=partial(_order_at, calls=first_call), default=None)
@@ -259,10 +263,6 @@ def line_of(record: Record, start: Start) -> Line | None:
     return Line(record.cell.label, own_s, steady_s, factor)
 
 
-def _lines(records: Sequence[Record], start: Start) -> dict[str, Line]:
-    return {line.label: line for record in records if (line := line_of(record, start))}
-
-
 def _seconds_beyond_calls(phase: Phase, steady_s: float) -> float:
     """Return what a phase took beyond the calls that it answered. Settling never counts as a gain."""
     return max(0.0, phase.seconds - phase.calls * steady_s) if phase.name == SETTLE else phase.seconds
@@ -270,13 +270,6 @@ def _seconds_beyond_calls(phase: Phase, steady_s: float) -> float:
 
 def _order_at(line: Line, calls: int) -> tuple[Fraction, Fraction]:
     return line.exact_total_s(calls), Fraction(line.steady_s)
-
-
-def _overtakes(line: Line, current: Line) -> int | None:
-    """Return the number of calls from which on `line` is to be taken instead of `current`, which leads before."""
-    if line.steady_s >= current.steady_s:
-        return None
-    return line.break_even(current)
 
 
 def _ends(

@@ -17,9 +17,9 @@ from bakeoff.judging.decision import (
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.ranking import BASELINE, Evidence
-from bakeoff.records.doubts import Effect, Unchecked
+from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Interval, Ratio, Record, Status, Verdict
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
 from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
 
@@ -107,7 +107,7 @@ class ModelChanges(OfCell):
             is_wrong = record.status is Status.INCORRECT and (
                 record.accuracy is not None and (record.accuracy.passed or len(record.processes) > 1)
             )
-            differs = any(isinstance(doubt, Unchecked) and doubt.is_eager_different for doubt in record.doubts)
+            differs = any(isinstance(doubt, Unchecked) and doubt.why == EAGER_DIFFERS for doubt in record.doubts)
             if is_model and (is_wrong or differs):
                 yield cls(record.cell.label)
 
@@ -341,13 +341,11 @@ def contradictions(run_id: str, ratios: Ratios, fit: Fit) -> list[LastRunDiffers
         LastRunDiffers(run_id, fast, slow, before, now)
         for fast, slow, before in ratios
         if {fast, slow} <= fit.latency_ms.keys()
-        if (now := fit.ratio(fast, slow)).ci95 and before.ci95 and are_apart(before.ci95, now.ci95)
+        if (now := fit.ratio(fast, slow)).ci95
+        and before.ci95
+        and (before.ci95.high < now.ci95.low or now.ci95.high < before.ci95.low)
     ]
     return sorted(doubts, key=lambda doubt: not doubt.is_opposite)
-
-
-def are_apart(one: Interval, other: Interval) -> bool:
-    return one.high < other.low or other.high < one.low
 
 
 def ratios_of(last: Verdict) -> Ratios:

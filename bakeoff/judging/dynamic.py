@@ -7,6 +7,7 @@ from functools import cached_property
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import Relation, relation
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Range, Status
 
 
@@ -82,17 +83,17 @@ class DynamicRange:
 
 def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange]:
     """Return the ranges that dynamic builds were made for, each with its contests from the smallest size on."""
-    dynamic_ranges: dict[tuple[str, str | None], list[ContestJudgement]] = {}
-    for contest in contests:
-        cell = next((judged.cell for judged in contest.cells if judged.cell.dynamic), None)
-        if cell is not None:
-            dynamic_ranges.setdefault((cell.range_id, contest.run_id), []).append(contest)
-    return [_range(members) for members in dynamic_ranges.values()]
-
-
-def _range(contests: Sequence[ContestJudgement]) -> DynamicRange:
-    ranges = next(judged.cell.dynamic for judged in contests[0].cells if judged.cell.dynamic)
-    return DynamicRange(ranges, tuple(sorted(contests, key=lambda contest: _sizes(contest, ranges))))
+    cells = [
+        (cell, contest)
+        for contest in contests
+        if (cell := next((judged.cell for judged in contest.cells if judged.cell.dynamic), None))
+    ]
+    dynamic_ranges = []
+    for members in grouped(cells, lambda pair: (pair[0].range_id, pair[1].run_id)).values():
+        ranges = members[0][0].dynamic
+        in_order = sorted((contest for _, contest in members), key=lambda contest: _sizes(contest, ranges))
+        dynamic_ranges.append(DynamicRange(ranges, tuple(in_order)))
+    return dynamic_ranges
 
 
 def _sizes(contest: ContestJudgement, names: Iterable[str]) -> list[float]:

@@ -20,13 +20,12 @@ def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgem
     prefills = {_key(contest): contest for contest in contests if contest.cell.task == PREFILL}
     decodes = [contest for contest in contests if contest.cell.task == DECODE]
 
-    def with_generation(contest: ContestJudgement) -> ContestJudgement:
-        prefill = prefills.get(_key(contest)) if contest.cell.task == DECODE else None
-        if prefill is None:
-            return contest
-        return replace(contest, generation=generation_of(prefill, contest, _peak_bytes(contest, decodes)))
-
-    return [with_generation(contest) for contest in contests]
+    return [
+        replace(contest, generation=generation_of(prefill, contest, _peak_bytes(contest, decodes)))
+        if contest.cell.task == DECODE and (prefill := prefills.get(_key(contest)))
+        else contest
+        for contest in contests
+    ]
 
 
 @dataclass(frozen=True)

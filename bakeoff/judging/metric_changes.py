@@ -140,7 +140,8 @@ def _judgement(name: str, ours: Metric, theirs: Metric, higher_is_better: bool |
 
 def change_margin(record: Record, name: str, share: float) -> Margin | None:
     """Return how far a metric is above the reference's, changed by this share of it. None: it was not measured."""
-    ours, theirs = _both(record, name)
+    all_metrics = (record.metrics or Metrics(), record.reference_metrics or Metrics())
+    ours, theirs = (metrics.values.get(name) for metrics in all_metrics)
     if ours is None or theirs is None:
         return None
     allowed = share * abs(theirs.value)
@@ -178,11 +179,6 @@ def is_reference(record: Record) -> bool:
 def mcnemar(lost: int, won: int) -> float:
     """Return how often builds that are as good as the reference would differ at least so much from it."""
     return min(1.0, 2 * binomial_tail(min(lost, won), lost + won))
-
-
-def _both(record: Record, name: str) -> tuple[Metric | None, Metric | None]:
-    ours, theirs = record.metrics or Metrics(), record.reference_metrics or Metrics()
-    return ours.values.get(name), theirs.values.get(name)
 
 
 def _array(metric: Metric) -> Scores:

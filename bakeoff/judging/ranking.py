@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
@@ -13,9 +14,8 @@ from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided
 from bakeoff.judging.doubt import FirstPlace, Stop
 from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, common_rounds
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.judging.precision_rule import Tolerance, tolerance_of
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import ORIGINAL, Cell, LeftEarly, Ratio, Record, Status, Verdict
+from bakeoff.records.schema import ORIGINAL, Accuracy, Cell, LeftEarly, Ratio, Record, Status, Verdict
 
 BASELINE = "eager"
 
@@ -149,7 +149,7 @@ class Ranking:
             self.baseline_label = self.baseline.cell.label
         unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
         self.unmet: dict[str, list[RequirementMissed]] = {label: doubts for label, doubts in unmet.items() if doubts}
-        self.tolerance = None if requirements and requirements.judge_errors else _tolerance(self.measured)
+        self.tolerance = None if requirements and requirements.judge_errors else Tolerance.of(self.measured)
         allowed = [record for record in self.measured if record.cell.label not in self.unmet and self.keeps(record)]
         self.ranked = sorted(allowed, key=median_ms)
         self.labels = [record.cell.label for record in self.ranked]
@@ -217,13 +217,47 @@ class Evidence:
         return any(record.cell.is_live for record in self.ranking.records)
 
 
-def _tolerance(measured: Sequence[Record]) -> Tolerance | None:
-    """Return the tolerance of the first precision that was measured, or None in a contest of a single one."""
-    cells = [record.cell for record in measured]
-    if not any(cell.compared for cell in cells):
-        return None
-    there = {cell.precision for cell in cells}
-    return tolerance_of(next(precision for precision in order_of_precisions(cells) if precision in there), measured)
+@dataclass(frozen=True)
+class Tolerance:
+    """Without a required metric, a contest across precisions is won within the rounding of the first one.
+
+    That is the error that its cells may have: a multiple of eager's, or what is rounding whatever eager's is. It is
+    relative to the size of each output, and the worst output counts.
+    """
+
+    precision: Precision
+    relative_rmse: float
+    changes_unheld: int = 0  # of parameters by a training step: the type is too coarse to hold them
+
+    @classmethod
+    def of(cls, measured: Sequence[Record]) -> Self | None:
+        """Return that of the first precision that was measured, by the checks of its cells, or None in a contest of a
+        single one. Without any check, no other precision is within it."""
+        cells = [record.cell for record in measured]
+        if not any(cell.compared for cell in cells):
+            return None
+        there = {cell.precision for cell in cells}
+        precision = next(one for one in order_of_precisions(cells) if one in there)
+        checks = [errors for one in measured if one.cell.precision is precision and (errors := _errors(one))]
+        eager = [error for check in checks if (error := check.eager_relative_rmse) is not None and math.isfinite(error)]
+        limits = [
+            precision.max_times_eager_rmse * max(eager, default=0.0),
+            min((check.rtol for check in checks), default=0.0),
+        ]
+        return cls(precision, max(limits), max((check.changes_unheld for check in checks), default=0))
+
+    def holds(self, record: Record) -> bool:
+        """Return True if the cell is as exact as those of this precision. These have passed their own check."""
+        if record.cell.precision is self.precision:
+            return True
+        errors = _errors(record)
+        if errors is None:
+            return False
+        return errors.relative_rmse <= self.relative_rmse and errors.changes_unheld <= self.changes_unheld
+
+
+def _errors(record: Record) -> Accuracy | None:
+    return record.accuracy if record.accuracy and record.accuracy.has_errors else None
 
 
 def median_ms(record: Record) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bakeoff.judging.disturbance import usual_of
 from bakeoff.judging.estimate import burst_ms, turn_of
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Record
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
@@ -72,12 +73,11 @@ def deviations_of(record: Record) -> tuple[tuple[Deviation, ...], ...]:
     if not filled:
         return ()
     middle_ms = record.latency.median_ms if record.latency else float(np.median([burst_ms(burst) for burst in filled]))
-    by_process: dict[int, list[Deviation]] = {}
-    for burst in filled:
-        seen = turn_of(burst, usual)
-        deviation = Deviation(burst.started_s, seen.ms / middle_ms - 1, seen.disturbed)
-        by_process.setdefault(burst.process, []).append(deviation)
-    return tuple(_thinned(deviations) for deviations in by_process.values())
+    by_process = []
+    for of_process in grouped(filled, lambda burst: burst.process).values():
+        seen = [(burst.started_s, turn_of(burst, usual)) for burst in of_process]
+        by_process.append(_thinned([Deviation(at_s, turn.ms / middle_ms - 1, turn.disturbed) for at_s, turn in seen]))
+    return tuple(by_process)
 
 
 def _calls_ms(record: Record) -> Values:

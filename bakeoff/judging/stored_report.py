@@ -35,7 +35,7 @@ def report_of(store: Store) -> Report:
         request=store.request(),
         environment=captured.model_copy(update={"own_variables": store.own_variables()}),
         own_files=store.own_files(),
-        weights=store.all_weights(),
+        weights={contest_id: origin.weights for contest_id, origin in store.origins().items() if origin.weights},
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,

@@ -133,7 +133,10 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     over = baseline[0][0] if baseline else None
     alike = [contest for contest in contests if ranked and contest.baseline == over]
     common = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
-    order = sorted(ranked, key=lambda label: _log_latency(label, common))
+    order = sorted(
+        ranked,
+        key=lambda label: statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0,
+    )
     # The sure winners that remain when the error over all contests together is held by Holm's method.
     tested = [contest for contest in contests if contest.fastest.leads]
     chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.fastest.leads)) for contest in tested]
@@ -167,10 +170,6 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
 def passed(cell: CellJudgement) -> bool:
     """Return True for a cell with right outputs that may win. One that does not meet the requirements has failed."""
     return cell.rank is not None
-
-
-def _log_latency(label: str, common: Sequence[ContestJudgement]) -> float:
-    return statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0
 
 
 def _lead(fast: str, slow: str, common: Sequence[ContestJudgement]) -> Ratio:

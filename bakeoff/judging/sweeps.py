@@ -116,19 +116,14 @@ def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
 
 
 def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
-    dimension = _most_varied(contests)
-    if dimension is None:
+    values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
+    numbers = {name: len(sizes) for name, sizes in values.items() if all(isinstance(value, int) for value in sizes)}
+    # the dimension with the most values, of those that are always numbers
+    dimension = max(numbers, key=lambda name: numbers[name], default=None)
+    if dimension is None or numbers[dimension] < 2:
         return []
     groups: dict[tuple[object, ...], dict[float, ContestJudgement]] = defaultdict(dict)
     for contest in contests:
         others = tuple(sorted((name, str(v)) for name, v in contest.cell.dimensions.items() if name != dimension))
         groups[others].setdefault(float(contest.cell.dimensions[dimension]), contest)
     return [Sweep(dimension, [sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
-
-
-def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
-    """Return the dimension with the most values, of those that are always numbers. None if no dimension has two."""
-    values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
-    numbers = {name: len(sizes) for name, sizes in values.items() if all(isinstance(value, int) for value in sizes)}
-    widest = max(numbers, key=lambda name: numbers[name], default=None)
-    return widest if widest is not None and numbers[widest] > 1 else None

@@ -130,7 +130,12 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
     except (ValueError, TypeError):  # some callables of C++ do not tell
         if schema := getattr(function, "schema", None):  # of TorchScript, whose first argument is the module
             return [
-                [argument.name, "POSITIONAL_OR_KEYWORD", *_default_in(argument)] for argument in schema.arguments[1:]
+                [
+                    argument.name,
+                    "POSITIONAL_OR_KEYWORD",
+                    *([_form_of_default(argument.default_value)] if argument.has_default_value() else []),
+                ]
+                for argument in schema.arguments[1:]
             ]
         return [["args", "VAR_POSITIONAL"], ["kwargs", "VAR_KEYWORD"]]
     described: list[list[Any]] = []
@@ -138,10 +143,6 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
         default = [] if parameter.default is parameter.empty else [_form_of_default(parameter.default)]
         described.append([parameter.name, parameter.kind.name, *default])
     return described
-
-
-def _default_in(argument: Any) -> list[Form]:
-    return [_form_of_default(argument.default_value)] if argument.has_default_value() else []
 
 
 def _form_of_default(value: object) -> Form:
@@ -254,7 +255,13 @@ def taker(form: Form, name: str) -> Take:
 
         return take_tensor
     if not has_tensors(form):
-        return _comparer(form, name)
+        wanted = constant_of(form)
+
+        def compare(value: Any, leaves: list[Any]) -> None:
+            if value is not wanted and not is_constant(value, form):
+                raise NotServed(f"'{name}' is {_short(value)}, and the build has {_short(wanted)} in it")
+
+        return compare
     if "list" in form or "tuple" in form:
         members = [taker(member, f"{name}[{index}]") for index, member in enumerate(parts(form))]
 
@@ -281,16 +288,6 @@ def taker(form: Form, name: str) -> Take:
             take(part, leaves)
 
     return take_parts
-
-
-def _comparer(form: Form, name: str) -> Take:
-    wanted = constant_of(form)
-
-    def compare(value: Any, leaves: list[Any]) -> None:
-        if value is not wanted and not is_constant(value, form):
-            raise NotServed(f"'{name}' is {_short(value)}, and the build has {_short(wanted)} in it")
-
-    return compare
 
 
 def has_tensors(form: Form) -> bool:

@@ -165,10 +165,6 @@ class Unchecked(Unsure):
         which = "some of its outputs" if self.others_compared else "its outputs"
         return f"{which} could not be compared: {self.why}. Compare them yourself before you rely on it"
 
-    @property
-    def is_eager_different(self) -> bool:
-        return self.why == EAGER_DIFFERS
-
 
 class Accepted(Remark):
     """The numeric check rejects the outputs, and something that the user has written accepts them."""

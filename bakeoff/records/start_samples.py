@@ -42,11 +42,6 @@ class StartedCell(Frozen):
     reason: str = ""
 
     @property
-    def is_program(self) -> bool:
-        """True for a program in C++, which needs libraries in place of distributions."""
-        return self.script.endswith(".cpp")
-
-    @property
     def environment_bytes(self) -> int | None:
         """Bytes of all distributions that must be installed, without Python itself."""
         return None if self.distributions is None else sum(self.distributions.values())

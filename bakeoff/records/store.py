@@ -338,9 +338,6 @@ class Store:
         above = max(common, key=lambda folder: len(folder.parts), default=None)  # None: on several drives
         return {str(Path(path).relative_to(above)) if above else path: digest for path, digest in read.items()}
 
-    def all_weights(self) -> dict[str, str]:
-        return {contest_id: origin.weights for contest_id, origin in self.origins().items() if origin.weights}
-
     def changed_files(self, contest_id: str | None = None) -> list[str]:
         """Return the user's files that are not as they were when a contest of theirs, or this one, began."""
         kept = self._digests(contest_id)

@@ -14,6 +14,7 @@ from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusiv
 from bakeoff.judging.environment_changes import Bearing, Difference
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.metric_changes import MetricJudgement
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records.schema import Interval, Record, Report
 from bakeoff.records.text import counted, listed, one_line
 from bakeoff.reports import charts, markdown, number_format, page, sentences
@@ -72,29 +73,19 @@ def median_ms(record: Record | None) -> float | None:
 
 
 def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column[CellChange]:
-    def ends(change: CellChange) -> Interval | None:
-        ratio = read(change)
-        ends = ratio.ci95 if ratio else None
-        return Interval(low=ends.low - 1, high=ends.high - 1) if ends else None
-
-    return Column(heading, lambda change: ratio.value - 1 if (ratio := read(change)) else None, "%",
-                  number_format.signed_percent, interval=ends)  # fmt: skip
+    ratio = OptionalField[CellChange, Change](read)
+    ends = ratio(lambda it: Interval(low=it.ci95.low - 1, high=it.ci95.high - 1) if it.ci95 else None)
+    return Column(heading, ratio(lambda it: it.value - 1), "%", number_format.signed_percent, interval=ends)
 
 
 def _metric(name: str) -> Column[CellChange]:
     """Return the column of a metric of the user's own: `0.9467 → 0.9 (-0.047) [-0.06, -0.03]`."""
 
-    def of(change: CellChange) -> MetricJudgement | None:
-        return change.metrics.get(name)
-
-    def text(change: CellChange) -> str:
-        return number_format.metric_change(metric) if (metric := of(change)) else NONE
-
-    def ends(change: CellChange) -> Interval | None:
-        return metric.change_ci95 if (metric := of(change)) else None
-
-    return Column(name, lambda change: metric.value if (metric := of(change)) else None, text=text, interval=ends,
-                  write=number_format.change, is_bad=lambda change: name in change.worse)  # fmt: skip
+    metric = OptionalField[CellChange, MetricJudgement](lambda change: change.metrics.get(name))
+    spelled = metric(number_format.metric_change)
+    return Column(name, metric(lambda it: it.value), text=lambda change: spelled(change) or NONE,
+                  interval=metric(lambda it: it.change_ci95), write=number_format.change,
+                  is_bad=lambda change: name in change.worse)  # fmt: skip
 
 
 def _between(
@@ -144,8 +135,13 @@ def blocks_of(comparison: Comparison, palette: Palette | None = None) -> list[Bl
     unfolded = Surface.PAGE if is_void else Surface.PAGE | Surface.TERMINAL
     everything = Table(columns_of(comparison.cells), comparison.cells, on=Surface.MARKDOWN)
     numbers = Section("The numbers", [everything], is_folded=True, on=Surface.MARKDOWN) if is_void else everything
+    columns = columns_of(comparison.cells)
+    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.on)]
+    beside = [*names, *(column for column in columns if column.details)]
+    both = [change for change in comparison.cells if change.base and change.new]
+    shown = [replace(column, surfaces=Surface.ALL) for column in beside]
     further: dict[str, list[Block]] = {
-        BESIDE: [_beside_latency(comparison.cells)],
+        BESIDE: [Table(shown, both, on=~Surface.PAGE)],  # whose table of cells has these columns
         "What differs between the two environments or models": _environment(comparison.differences),
         "What was compared, and how": [Items(method(comparison))],
     }
@@ -178,15 +174,6 @@ def _details(change: CellChange) -> list[Block]:
         Items(list(map(sentences.difference, change.differences)), "What else differs"),
         *(log_and_command(change.new, "The end of its new log") if change.new else []),
     ]
-
-
-def _beside_latency(cells: Sequence[CellChange]) -> Table[CellChange]:
-    columns = columns_of(cells)
-    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.on)]
-    beside = [*names, *(column for column in columns if column.details)]
-    both = [change for change in cells if change.base and change.new]
-    shown = [replace(column, surfaces=Surface.ALL) for column in beside]
-    return Table(shown, both, on=~Surface.PAGE)  # whose table of cells has these columns
 
 
 def _environment(differences: Sequence[Difference]) -> list[Block]:

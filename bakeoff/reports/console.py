@@ -52,16 +52,23 @@ def tell(
     `summary` are files for CI. A report that is not kept leaves the files in `folder` as they are."""
     from bakeoff.judging.judgement import judge
     from bakeoff.records import report_file
-    from bakeoff.reports import sentences
-    from bakeoff.reports.writer import without_artifact
+    from bakeoff.reports import sentences, writer
+    from bakeoff.reports.run_report import print_answers, print_report
 
-    kept = [each if (folder / each.artifact).exists() else without_artifact(each) for each in report.records]
+    kept = [each if (folder / each.artifact).exists() else writer.without_artifact(each) for each in report.records]
     judgement = judge(report.model_copy(update={"records": kept}))
     if is_kept:
         # the numbers are on disk before anything is said
         report_file.write_json(sentences.with_verdicts(judgement), folder)
     write_for_ci(judgement, junit, summary)
-    _tell(judgement, folder, quiet, console, is_kept)
+    try:
+        if quiet:
+            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
+                say(reason, console)
+        (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
+    finally:  # `| head` may close the pipe before all is printed
+        if is_kept:
+            writer.render(judgement, folder)
     return judgement
 
 
@@ -138,20 +145,6 @@ def search_progress() -> Iterator[Callable[[str], None]]:
         if lines:
             say(f"Interrupted during {lines[-1]}", stderr)
         raise
-
-
-def _tell(judgement: Judgement, folder: Path, quiet: bool, console: Console, is_kept: bool) -> None:
-    from bakeoff.reports import sentences, writer
-    from bakeoff.reports.run_report import print_answers, print_report
-
-    try:
-        if quiet:
-            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
-                say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
-    finally:  # `| head` may close the pipe before all is printed
-        if is_kept:
-            writer.render(judgement, folder)
 
 
 def write_for_ci(judgement: Judgement, junit: Path | None, summary: Path | None) -> None:

@@ -26,7 +26,9 @@ def sentences(contest: ContestJudgement) -> list[str]:
     sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
     front, contenders = contest.front, contest.contenders
     if len(contenders) > 1 and (front.left_out or not set(contenders) <= set(front.labels)):  # or else it is void
-        sentences.append(_what_nothing_dominates(contest))
+        best = listed(front.labels) or "none of them"
+        gap = f" Not every configuration has a value of {listed(front.left_out)}: left out." if front.left_out else ""
+        sentences.append(f"Nothing dominates {best} in {listed(front.aims)}.{gap}")
     if left_out := [f"{cell.label} ({_why_left_out(cell)})" for cell in contest.unranked if cell.unmet or cell.beyond]:
         sentences.append(f"Left out here, because they may not win: {', '.join(left_out)}.")
     sources = {row.record.energy.source for row in contest.cells if row.record.energy}
@@ -100,14 +102,6 @@ def _from_when(leg: Leg) -> str:
     if leg.crossing is None or not leg.crossing.is_established:
         return f"from about call {leg.first_call:,} on"
     return f"from call {number_format.break_even_with_interval(leg.crossing)} on"
-
-
-def _what_nothing_dominates(contest: ContestJudgement) -> str:
-    front = contest.front
-    text = f"Nothing dominates {listed(front.labels) or 'none of them'} in {listed(front.aims)}."
-    if front.left_out:
-        text += f" Not every configuration has a value of {listed(front.left_out)}: left out."
-    return text
 
 
 def _starts(contest: ContestJudgement) -> list[Start]:

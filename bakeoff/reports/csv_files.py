@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.judging.ranking import BASELINE
@@ -89,33 +89,29 @@ def _transformer_rows(records: Sequence[Record]) -> list[Row]:
     """Return a row for each size and context. Latencies are medians; a speed-up is the ratio of the two beside it."""
     transformer_rows: dict[tuple[str, int], dict[tuple[str, bool], Record]] = {}
     for record in records:
-        size = (str(record.cell.dimensions["size"]), int(record.cell.dimensions["context"]))
-        transformer_rows.setdefault(size, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
+        key = (str(record.cell.dimensions["size"]), int(record.cell.dimensions["context"]))
+        transformer_rows.setdefault(key, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
     parameters = {
-        str(record.cell.dimensions["size"]): record.settings["parameters"]
+        str(record.cell.dimensions["size"]): count
         for record in records
-        if isinstance(record.settings.get("parameters"), int)
+        if isinstance(count := record.settings.get("parameters"), int)
     }
-    return [
-        _transformer_row(size, context, parameters.get(size), cells)
-        for (size, context), cells in transformer_rows.items()
-    ]
-
-
-def _transformer_row(size: str, context: int, parameters: object, cells: Mapping[tuple[str, bool], Record]) -> Row:
-    count = parameters if isinstance(parameters, int) else None
-    row: Row = {
-        "model_size": size,
-        "context_length": context,
-        "num_params": count,
-        "num_params_millions": None if count is None else count / 1e6,
-    }
-    for column, task in TASK_OF_COLUMN.items():
-        vanilla, compiled = (_median_ms(cells.get((task, is_compiled))) for is_compiled in (False, True))
-        row[f"{column}_vanilla_ms"] = vanilla
-        row[f"{column}_compiled_ms"] = compiled
-        row[f"{column}_speedup"] = vanilla / compiled if vanilla and compiled else None
-    return row
+    rows: list[Row] = []
+    for (size, context), cells in transformer_rows.items():
+        count = parameters.get(size)
+        row: Row = {
+            "model_size": size,
+            "context_length": context,
+            "num_params": count,
+            "num_params_millions": None if count is None else count / 1e6,
+        }
+        for column, task in TASK_OF_COLUMN.items():
+            vanilla, compiled = (_median_ms(cells.get((task, is_compiled))) for is_compiled in (False, True))
+            row[f"{column}_vanilla_ms"] = vanilla
+            row[f"{column}_compiled_ms"] = compiled
+            row[f"{column}_speedup"] = vanilla / compiled if vanilla and compiled else None
+        rows.append(row)
+    return rows
 
 
 def _attention_row(record: Record) -> Row:
@@ -157,12 +153,10 @@ def csv_text(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _spelled(value) for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()} for row in rows
+    )
     return text.getvalue()
-
-
-def _spelled(value: Raw) -> Raw:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 ACCURACY = {Status.OK: "pass", Status.INCORRECT: "fail_accuracy", Status.OOM: "OOM", Status.TIMEOUT: "timeout"}

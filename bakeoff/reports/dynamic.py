@@ -1,9 +1,8 @@
 """The table of dynamic builds: what one build for a range of sizes costs, a row for each configuration."""
 
-from functools import partial
-
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
-from bakeoff.records.schema import Interval, Status
+from bakeoff.judging.optional_field import OptionalField
+from bakeoff.records.schema import Ratio, Status
 from bakeoff.records.text import listed, one_line
 from bakeoff.reports import number_format, sentences
 from bakeoff.reports.number_format import NONE
@@ -49,11 +48,7 @@ def _verdict(dynamic_range: DynamicRange) -> str:
 
 
 def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
-    points = [
-        Column(name, partial(_cost, place=place), "ms", number_format.ratio, text=partial(_text, place=place),
-               interval=partial(_ends, place=place))
-        for place, name in enumerate(dynamic_range.names)
-    ]  # fmt: skip
+    points = [_point(name, place) for place, name in enumerate(dynamic_range.names)]
     every = f"built for each of {len(points)}"
     return [
         Column("backend", lambda build: build.configuration, write=one_line, is_text=True),
@@ -91,21 +86,19 @@ def _why_not(build: DynamicBuild) -> str:
     return next(filter(None, reasons), "")
 
 
-def _cost(build: DynamicBuild, place: int) -> float | None:
-    cell = build.points[place].dynamic
-    return cell.over_own_build.value if cell and cell.over_own_build else None
+def _point(name: str, place: int) -> Column[DynamicBuild]:
+    """Return the column of one size: `1.31, 1.05x`, the latency alone where nothing is built for a size, or how the
+    dynamic build ended."""
+    cost = OptionalField[DynamicBuild, Ratio](
+        lambda build: cell.over_own_build if (cell := build.points[place].dynamic) else None
+    )
+    times = cost(lambda it: it.value)
 
+    def text(build: DynamicBuild) -> str:
+        cell = build.points[place].dynamic or build.points[place].alone
+        if cell is None or cell.latency is None or cell.record.status is not Status.OK:
+            return number_format.ending(cell.record) if cell else NONE
+        latency = number_format.milliseconds(cell.latency.median_ms)
+        return latency if (value := times(build)) is None else f"{latency}, {number_format.ratio(value)}x"
 
-def _text(build: DynamicBuild, place: int) -> str:
-    """Return `1.31, 1.05x`, the latency alone where nothing is built for a size, or how the dynamic build ended."""
-    point = build.points[place]
-    cell = point.dynamic or point.alone
-    if cell is None or cell.latency is None or cell.record.status is not Status.OK:
-        return number_format.ending(cell.record) if cell else NONE
-    latency = number_format.milliseconds(cell.latency.median_ms)
-    return latency if (cost := _cost(build, place)) is None else f"{latency}, {number_format.ratio(cost)}x"
-
-
-def _ends(build: DynamicBuild, place: int) -> Interval | None:
-    cell = build.points[place].dynamic
-    return cell.over_own_build.ci95 if cell and cell.over_own_build else None
+    return Column(name, times, "ms", number_format.ratio, text=text, interval=cost(lambda it: it.ci95))

@@ -6,7 +6,7 @@ from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.doubts_of_cells import NotEvaluated
 from bakeoff.judging.metric_changes import MetricJudgement
-from bakeoff.judging.precision_rule import Tolerance
+from bakeoff.judging.ranking import Tolerance
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, end_to_end, load_report, number_format
 from bakeoff.reports.number_format import NONE

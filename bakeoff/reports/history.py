@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.judging.history import History, Run, history_of
+from bakeoff.judging.optional_field import OptionalField
 from bakeoff.records import report_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
@@ -109,22 +110,22 @@ def moment(text: str) -> datetime:
 
 
 def _run_column(heading: str, run: Run) -> Column[Record]:
-    def measured(record: Record) -> Record | None:
-        return run.records.get(record.cell.id)
+    measured = OptionalField[Record, Record](lambda record: run.records.get(record.cell.id))
+
+    def spelled(record: Record) -> str:
+        median = number_format.milliseconds(record.latency.median_ms) if record.latency else ""
+        return f"{median} {'' if record.status is Status.OK else record.status.value}".strip()
 
     def text(record: Record) -> str:
-        if (found := measured(record)) is None:
-            return NONE
-        median = number_format.milliseconds(found.latency.median_ms) if found.latency else ""
-        return f"{median} {'' if found.status is Status.OK else found.status.value}".strip() or NONE
+        return measured(spelled)(record) or NONE
 
     return Column(
         heading,
         text,
         write=number_format.milliseconds,
         text=text,
-        interval=lambda record: found.latency.median_ci95_ms if (found := measured(record)) and found.latency else None,
-        is_bad=lambda record: (found := measured(record)) is not None and found.status.is_failure,
+        interval=measured(lambda it: it.latency.median_ci95_ms if it.latency else None),
+        is_bad=lambda record: bool(measured(lambda it: it.status.is_failure)(record)),
     )
 
 

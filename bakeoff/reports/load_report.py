@@ -91,7 +91,9 @@ def sentences(contest: ContestJudgement) -> list[str]:
         for cell in load.ranked
         if cell.soak and cell.rate and cell.is_soaked_below and cell.label not in missed and load.spec.is_rate
     ]
-    others = [*_whole_requests(load), *_against_single_calls(contest, load), *soaked_below]
+    stages = listed([f"{stage}()" for stage in load.stages])
+    whole = f"Each request ran {stages} in the thread of its instance: rates and latencies are of whole requests."
+    others = [*([whole] if stages else []), *_against_single_calls(contest, load), *soaked_below]
     texts = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
     others += [*(doubt.say() for doubt in load.doubts), *([f"Not tried: {'; '.join(texts)}."] if texts else [])]
     return [answer[0].upper() + answer[1:], *how, *others]
@@ -146,13 +148,6 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
         return []
     fastest = listed(candidates, "or")
     return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
-
-
-def _whole_requests(load: LoadJudgement) -> list[str]:
-    if not load.stages:
-        return []
-    names = listed([f"{stage}()" for stage in load.stages])
-    return [f"Each request ran {names} in the thread of its instance: rates and latencies are of whole requests."]
 
 
 def _condition(load: LoadJudgement) -> str:

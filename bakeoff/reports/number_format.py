@@ -79,15 +79,11 @@ def times(of: Ratio) -> str:
 
 def compared(of: Ratio, other: str, as_fast: str = "") -> str:
     """Return `1.59x eager`, or `faster than eager, unclear by how much (2.8x to 17x)`."""
-    if is_unclear(of):
+    if of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high:
         return f"{'faster' if of.value > 1 else 'slower'} than {other}, unclear by how much ({times(of)})"
     if as_fast and times(of) == UNKNOWN:
         return f"not told apart from {other}"
     return f"{times(of)} {as_fast}{other}"
-
-
-def is_unclear(of: Ratio) -> bool:
-    return of.ci95 is not None and of.ci95.high > UNCLEAR * of.ci95.low and not of.ci95.low <= 1 <= of.ci95.high
 
 
 def seconds(value_s: float | None) -> str:

@@ -13,6 +13,7 @@ from bakeoff.judging.doubts_of_winner import MachineBusy
 from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
+from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
 from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
@@ -248,11 +249,9 @@ def no_floor(contest: ContestJudgement) -> str:
 
 
 def left_early(contest: ContestJudgement) -> str:
-    groups: dict[tuple[int, str, str], list[CellJudgement]] = {}
-    for cell in contest.cells:
-        if left := cell.record.left:
-            groups.setdefault((left.after_process, left.than, left.seen_in), []).append(cell)
-    return "; ".join(_left_early(contest, cells) for cells in groups.values())
+    pairs = [(cell, left) for cell in contest.cells if (left := cell.record.left)]
+    alike = grouped(pairs, lambda pair: (pair[1].after_process, pair[1].than, pair[1].seen_in))
+    return "; ".join(_left_early(contest, [cell for cell, _ in group]) for group in alike.values())
 
 
 def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
@@ -314,7 +313,7 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
         tied=list(asked.tied),
         runner_up=asked.runner_up,
         lead=asked.lead,
-        standings=[_standing(cell) for cell in contest.ranked],
+        standings=list(map(_standing, contest.ranked)),
         sentence=verdict(contest),
         unstable=asked.is_open,
         doubts=doubt_sentences.doubts(contest),

@@ -46,6 +46,6 @@ def blocks_of(judged: StartsJudgement, starts: Starts, has_figure: bool = False)
 
 def _distributions(judged: JudgedStart) -> Table[Any]:
     cell = judged.cell
-    kind = "library" if cell.is_program else "distribution"
+    kind = "library" if cell.script.endswith(".cpp") else "distribution"  # which a program in C++ does not need
     rows = [[name, number_format.mebibytes(size)] for name, size in (cell.distributions or {}).items()]
     return text_table([kind, "MiB"], rows, "lr", f"What {cell.label} needs installed")

@@ -153,10 +153,7 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
 
 
 def profile_columns() -> list[Column[SuiteRow]]:
-    return [
-        LABEL,
-        *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent) for tau in TAUS),
-    ]
+    return [LABEL, *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent) for tau in TAUS)]
 
 
 def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:

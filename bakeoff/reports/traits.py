@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import ModelTraits, Record
 from bakeoff.records.text import counted, first, listed
-from bakeoff.records.traits import MILDER_SETS, AccessKind, Decision, NotFinite, is_reading, of_accesses
+from bakeoff.records.traits import MILDER_SETS, AccessKind, NotFinite, is_reading, of_accesses
 
 SHOWN_DECISIONS = 3
 
@@ -68,7 +68,14 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             "fresh values. Calls for throughput go on with what was written"
         )
     for decision in traits.decisions[:SHOWN_DECISIONS]:
-        yield _of_decision(decision)
+        code = f" ({decision.code})" if decision.code else ""
+        inputs = (
+            "inputs that take another branch were found, and are checked too"
+            if decision.goes_both_ways
+            else "no inputs that take another branch were found"
+        )
+        how = "decides by the values of its inputs, or computes with them in Python"
+        yield f"{how}, at {decision.place}{code}: {inputs}"
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
@@ -122,13 +129,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"could not be examined wholly: {traits.unexamined}"
 
 
-LASTING = (
-    AccessKind.WRITTEN_FILE,
-    AccessKind.MADE_FOLDER,
-    AccessKind.DATABASE,
-    AccessKind.PROGRAM,
-    AccessKind.NETWORK,
-)
+LASTING = (AccessKind.WRITTEN_FILE, AccessKind.MADE_FOLDER, AccessKind.DATABASE, AccessKind.PROGRAM, AccessKind.NETWORK)
 """What measured calls do outside of their processes."""
 
 
@@ -136,13 +137,3 @@ def _of_not_finite(output: NotFinite) -> str:
     kinds = [(output.nan, "NaN"), (output.infinite, "infinite")]
     counts = listed([f"{count:,} {kind}" for count, kind in kinds if count])
     return f"{output.output} has {counts} among {counted(output.values, 'value')}"
-
-
-def _of_decision(decision: Decision) -> str:
-    code = f" ({decision.code})" if decision.code else ""
-    inputs = (
-        "inputs that take another branch were found, and are checked too"
-        if decision.goes_both_ways
-        else "no inputs that take another branch were found"
-    )
-    return f"decides by the values of its inputs, or computes with them in Python, at {decision.place}{code}: {inputs}"

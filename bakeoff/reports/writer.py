@@ -57,7 +57,16 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
         raise UsageError(f"--out {folder}: it holds a run of its own; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     first = reports[0]
-    _refuse_what_differs(reports)
+    holders: dict[str, str] = {}
+    for report in reports:
+        for contest_id in by_contest(report.records):
+            if contest_id in holders:
+                raise UsageError(f"{contest_id} is in {holders[contest_id]} and in {report.run_id}: join runs without "
+                                 "a contest in common")  # fmt: skip
+            holders[contest_id] = report.run_id
+    for option in ("require", "calls"):
+        if len({str(report.request.get(option) or "") for report in reports}) > 1:
+            raise UsageError(f"these runs have different --{option}: give the one to judge all of them by")
     notes = [f"{each.run_id}: {note}" for each in reports for note in each.notes]
     for other in reports[1:]:
         if differing := bear_on_speed(first.environment, other.environment):
@@ -80,19 +89,6 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
             "elapsed_s": sum(each.elapsed_s for each in reports),
         }
     )
-
-
-def _refuse_what_differs(reports: Sequence[Report]) -> None:
-    holders: dict[str, str] = {}
-    for report in reports:
-        for contest_id in by_contest(report.records):
-            if contest_id in holders:
-                raise UsageError(f"{contest_id} is in {holders[contest_id]} and in {report.run_id}: join runs without "
-                                 "a contest in common")  # fmt: skip
-            holders[contest_id] = report.run_id
-    for option in ("require", "calls"):
-        if len({str(report.request.get(option) or "") for report in reports}) > 1:
-            raise UsageError(f"these runs have different --{option}: give the one to judge all of them by")
 
 
 def without_artifact(record: Record) -> Record:

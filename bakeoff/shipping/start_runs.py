@@ -71,15 +71,7 @@ class Contender:
     reason: str = ""
 
     def ended(self) -> StartedCell:
-        return StartedCell(
-            cell_id=self.record.cell.id,
-            label=self.label,
-            script=self.script,
-            artifact_bytes=self.artifact_bytes,
-            distributions=self.distributions,
-            starts=self.starts,
-            reason=self.reason,
-        )
+        return StartedCell.of(self, cell_id=self.record.cell.id)
 
 
 def measure_run(

@@ -36,6 +36,7 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
     worst = worst_trials(blame)
     more = len(blame.trials) - len(worst)
+    growth = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
     smaller = "" if blame.looks_for_failure else ", with a smaller error / limit"
     tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{smaller}: --out FILE has all."
     return [
@@ -44,7 +45,7 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
         replace(trials_table(blame, blame.trials), on=Surface.MARKDOWN),
         replace(trials_table(blame, worst), on=Surface.TERMINAL),
         Text(tried if more else "", on=Surface.TERMINAL),
-        growth_table(blame),
+        text_table(["along the model", "kind", "error alone", "accumulated"], growth, "llrr"),
         Text(f"Figure: {blame.figure}" if blame.figure else "", on=Surface.TERMINAL),
     ]
 
@@ -186,12 +187,6 @@ def outcome(trial: PartTrial) -> str:
     return f"fails: {one_line(trial.failure, 120)}" if trial.failure else "builds and runs"
 
 
-def growth_table(blame: Blame) -> Table[Any]:
-    rows = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
-    headings = ["along the model", "kind", "error alone", "accumulated"]
-    return text_table(headings, rows, "llrr")
-
-
 def figure(blame: Blame) -> str | None:
     finding = growth_sentence(blame).partition(". ")[0].removesuffix(".") or "Errors of modules along the model"
     drawn = growth_chart(blame, finding)
@@ -208,11 +203,26 @@ def blocks_of_kept(kept: KeptSet) -> list[Block]:
         "Modules in the order in which they were tried, those first that cause most error alone. Errors are those of "
         f"{kept.searched_in}; the variants above are the backend's."
     )
+    variants = [
+        [
+            variant.name,
+            error(variant.error),
+            one_line(variant.failure, 80) if variant.failure else "yes" if variant.holds else "no",
+            milliseconds(variant.latency_ms),
+            "" if variant.ratio is None else f"{ratio(variant.ratio)} {ends(variant)}".rstrip(),
+        ]
+        for variant in kept.variants
+    ]
+    tried = [
+        [each.name, each.kind, error(each.alone), error(each.left), "yes" if each.is_kept else each.note or "no"]
+        for each in kept.tried
+    ]
+    alone = f"error of it alone in {kept.precision}"
     return [
         Text(kept_conclusion(kept)),
-        variants_table(kept),
+        text_table(["the model", "error", "holds", "latency (ms)", "latency / as it is [95 %]"], variants, "lrlrr"),
         Text(order if kept.tried else ""),
-        tried_table(kept),
+        text_table(["module", "kind", alone, "error left with it in fp32, too", "stays"], tried, "llrrl"),
         Text(f"It made {counted(kept.builds, 'build')} in {kept.seconds:.0f} s."),
     ]
 
@@ -237,32 +247,9 @@ def kept_conclusion(kept: KeptSet) -> str:
     )
 
 
-def variants_table(kept: KeptSet) -> Table[Any]:
-    rows = [
-        [
-            variant.name,
-            error(variant.error),
-            one_line(variant.failure, 80) if variant.failure else "yes" if variant.holds else "no",
-            milliseconds(variant.latency_ms),
-            "" if variant.ratio is None else f"{ratio(variant.ratio)} {ends(variant)}".rstrip(),
-        ]
-        for variant in kept.variants
-    ]
-    return text_table(["the model", "error", "holds", "latency (ms)", "latency / as it is [95 %]"], rows, "lrlrr")
-
-
 def ends(variant: Variant) -> str:
     """Return the interval of a ratio as `[1.02, 1.10]`, or nothing."""
     return "[{}, {}]".format(*map(ratio, variant.ratio_ci95)) if variant.ratio_ci95 else ""
-
-
-def tried_table(kept: KeptSet) -> Table[Any]:
-    rows = [
-        [each.name, each.kind, error(each.alone), error(each.left), "yes" if each.is_kept else each.note or "no"]
-        for each in kept.tried
-    ]
-    headings = ["module", "kind", f"error of it alone in {kept.precision}", "error left with it in fp32, too", "stays"]
-    return text_table(headings, rows, "llrrl")
 
 
 # --- the figure
@@ -292,7 +279,6 @@ def growth_chart(blame: Blame, finding: str) -> Chart | None:
         finding=finding,
         caption="Error of modules' outputs: accumulated from the input, and of the module alone on exact inputs",
         x=x,
-        y=None,
         marks=(path, *(mark for place, point in enumerate(points) for mark in marks_of(place, point, x.low))),
         rows=tuple(one_line(f"{point.name} ({point.kind})", NAME_CHARACTERS) for point in points),
         colours=(("accumulated", ACCUMULATED), ("of the module alone", LOCAL)),

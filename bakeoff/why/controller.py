@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue
 
@@ -25,7 +25,7 @@ from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import DECODE, TRAINED, Cell, Record, Report, Status
+from bakeoff.records.schema import DECODE, TRAINED, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
 from bakeoff.shipping import script_parts
@@ -58,7 +58,14 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
         for each in filter(None, (record, other)):
             refuse_with(each, "cannot be explained", why_not_profiled(each))
     if other:
-        check_comparable(record.cell, other.cell)
+        mine, theirs = record.cell, other.cell
+        if mine.model != theirs.model:
+            raise UsageError(
+                f"{mine.id} is of {mine.model}, and {theirs.id} is of {theirs.model}: only cells of one model have the "
+                "same modules"
+            )
+        if mine.id == theirs.id:
+            raise UsageError(f"{mine.id} is compared with itself: name another cell with --against")
     store = store_at(path)
 
     def profiled(record: Record) -> ProfiledCell:
@@ -123,27 +130,10 @@ def why_not_profiled(record: Record) -> str:
     return "a build for a range of sizes is not profiled: name one for a single size" if record.cell.dynamic else ""
 
 
-def check_comparable(cell: Cell, other: Cell) -> None:
-    if cell.model != other.model:
-        raise UsageError(
-            f"{cell.id} is of {cell.model}, and {other.id} is of {other.model}: only cells of one model have the same "
-            "modules"
-        )
-    if cell.id == other.id:
-        raise UsageError(f"{cell.id} is compared with itself: name another cell with --against")
-
-
 # --- blame
 
 
-class Blamable(NamedTuple):
-    """What was found, with the record of the cell."""
-
-    blame: Blame
-    record: Record
-
-
-def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
+def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
     """Find the smallest part of a cell's model that loses precision, or that fails, and run a script of what fails.
     Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails."""
     report = report_at(path)
@@ -153,7 +143,7 @@ def blame_cell(path: Path, label: str, tell: Tell) -> Blamable:
     blame = asked_of_worker(
         path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
     )
-    return Blamable(with_script(blame, report, record, tell), record)
+    return with_script(blame, report, record, tell), record
 
 
 def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:

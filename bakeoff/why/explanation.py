@@ -143,7 +143,8 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     are told apart. Without it, modules are opened where most of the time goes."""
     profiles = [cell.profile for cell in cells]
     profile, against = profiles[0], profiles[1] if len(profiles) > 1 else None
-    opened = opened_to(depth, profiles) if depth else opened_by_time(profiles)
+    holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
+    opened = {one for one in holders if len(holders_of(one)) < depth} if depth else opened_by_time(profiles, holders)
     tables = [summed(profile, opened) for profile in profiles]
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
@@ -187,13 +188,9 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     )
 
 
-class TimeInRow(NamedTuple):
-    ms: float | None
-    is_rough: bool
-    bound: Bound | None
-
-
-NO_TIME = TimeInRow(None, False, None)
+TimeInRow = tuple[float | None, bool, Bound | None]
+"""The time of a row in one cell, whether it is rough, and what bounds it."""
+NO_TIME: TimeInRow = (None, False, None)
 
 
 def time_in_row(
@@ -202,7 +199,7 @@ def time_in_row(
     if key not in table:
         return NO_TIME
     ms, is_rough = time_of(table[key], cell.profile), is_rough_in(table[key], cell.profile)
-    return TimeInRow(ms, is_rough, None if is_rough else bound_of(key[0], ms, cell, table, opened))
+    return ms, is_rough, None if is_rough else bound_of(key[0], ms, cell, table, opened)
 
 
 def is_rough_in(parts: Sequence[ProfiledKernel], profile: CellProfile) -> bool:
@@ -300,15 +297,11 @@ def summed(profile: CellProfile, opened: Set[str]) -> dict[Key, list[ProfiledKer
     rows: defaultdict[Key, list[ProfiledKernel]] = defaultdict(list)
     order = {path: place for place, path in enumerate(profile.classes)}
     for part in profile.parts:
-        modules = folded_all(sorted(part.modules, key=lambda path: (order.get(path, len(order)), path)), opened)
+        in_order = sorted(part.modules, key=lambda path: (order.get(path, len(order)), path))
+        paths = dict.fromkeys(folded(path, opened) for path in in_order)
+        modules = tuple(path for path in paths if path) or tuple(paths)  # the model itself, where no other one is
         rows[modules, None if modules else part.kind].append(part)
     return dict(rows)
-
-
-def folded_all(modules: Sequence[str], opened: Set[str]) -> Modules:
-    """Return the modules that have rows, each once. The model itself is named only where no other module is."""
-    paths = dict.fromkeys(folded(path, opened) for path in modules)
-    return tuple(path for path in paths if path) or tuple(paths)
 
 
 def folded(path: str, opened: Set[str]) -> str:
@@ -322,15 +315,8 @@ def holders_of(path: str) -> list[str]:
     return [".".join(names[:count]) for count in range(len(names))]
 
 
-def opened_to(depth: int, profiles: Sequence[CellProfile]) -> Set[str]:
-    """Return the modules to open so that rows have up to `depth` names."""
-    holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
-    return {holder for holder in holders if len(holders_of(holder)) < depth}
-
-
-def opened_by_time(profiles: Sequence[CellProfile]) -> Set[str]:
+def opened_by_time(profiles: Sequence[CellProfile], holders: Set[str]) -> Set[str]:
     """Return the modules to open so that rows show where most of the time goes, and are no more than `WANTED_ROWS`."""
-    holders = {holder for profile in profiles for path in profile.classes for holder in holders_of(path)}
     opened: Set[str] = {""}
     refused: set[str] = set()
     while True:

@@ -91,23 +91,17 @@ def run_alone(text: str, place: PartTrial, python: str) -> Script:
             return Script(text=text, ending=f"it did not end within {SCRIPT_LIMIT_S:.0f} s")
     if done.returncode <= 0:
         return Script(
-            text=text,
-            ending=f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs",
+            text=text, ending=f"it ended by signal {-done.returncode}" if done.returncode else "it builds and runs"
         )
-    failure = failure_at_the_end_of(done.stderr)
+    lines = done.stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
+    begin = next((place for place, line in enumerate(lines) if line and not line.startswith((" ", "\t"))), 0)
+    message = "\n".join(lines[begin:])
+    match = _EXCEPTION.match(message)
+    failure = failure_of(match[1], match[2] or "") if match else failure_of("", message)
     return Script(text=text, fails_alike=are_alike(failure, place), ending=failure.text)
 
 
 _EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w+)(?:: ?(.*))?$", re.DOTALL)
-
-
-def failure_at_the_end_of(printed: str) -> Failure:
-    """Return the failure of the last traceback in what a process has printed."""
-    lines = printed.rpartition("Traceback (most recent call last):")[2].splitlines()
-    begin = next((place for place, line in enumerate(lines) if line and not line.startswith((" ", "\t"))), 0)
-    message = "\n".join(lines[begin:])
-    match = _EXCEPTION.match(message)
-    return failure_of(match[1], match[2] or "") if match else failure_of("", message)
 
 
 def are_alike(failure: Failure, place: PartTrial) -> bool:

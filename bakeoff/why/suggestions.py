@@ -1,8 +1,7 @@
 """What a profile suggests to try. Nothing is advised that was not measured: the suggestions become a contest."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +43,22 @@ ATTENTION = ("softmax", "bmm", "matmul")
 """Parts of the names of operators that attention consists of where it is no operator of its own."""
 
 
-@dataclass(frozen=True)
-class Suggestion:
-    """A configuration to try, such as `inductor/freezing`, with what in the profile speaks for it."""
-
-    configuration: str
-    why: str
-
-
-def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> list[Suggestion]:
+def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> dict[str, str]:
+    """Return the configurations to try, such as `inductor/freezing`, with what in the profile speaks for each."""
     backend = backends.create(cell.backend)
-    suggested = []
+    suggested = {}
     emulated = cell.model_copy(update={"mode": EMULATED})
     if is_wrong and EMULATED in backend.mode_names() and cell.mode != EMULATED and backend.supports(emulated):
-        suggested.append(Suggestion(emulated.configuration, "outputs are wrong, and fused operators round less often"))
+        suggested[emulated.configuration] = "outputs are wrong, and fused operators round less often"
     for mode in backend.modes:
         other = cell.model_copy(update={"mode": mode.name})
         if mode.name == cell.mode or mode.redundant or not backend.supports(other):
             continue
         if why := next(reasons_for(mode, profile, cell), ""):
-            suggested.append(Suggestion(other.configuration, why))
+            suggested[other.configuration] = why
     overhead = share_of(profile, lambda part: part.kind is Kind.FRAMEWORK)
     if cell.backend == BASELINE and overhead >= NOTEWORTHY_SHARE:
-        suggested.append(Suggestion("inductor", f"{percent(overhead)} of the call is Python and dispatch"))
+        suggested["inductor"] = f"{percent(overhead)} of the call is Python and dispatch"
     return suggested
 
 
@@ -111,7 +103,7 @@ def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
     return share_of(profile, lambda part: any(text in part.name.lower() for text in texts))
 
 
-def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], processes: int | None) -> Request:
+def request_to_try(request: Request, cell: Cell, suggested: Iterable[str], processes: int | None) -> Request:
     return request.model_copy(
         update={
             "models": (cell.model,),
@@ -119,9 +111,7 @@ def request_to_try(request: Request, cell: Cell, suggested: list[Suggestion], pr
             "devices": (cell.device,),
             "precision": (cell.precision,),
             "task": cell.task,
-            "backends": tuple(
-                dict.fromkeys((cell.configuration, *(suggestion.configuration for suggestion in suggested)))
-            ),
+            "backends": tuple(dict.fromkeys((cell.configuration, *suggested))),
             "processes": processes,
             "dynamic": {},
             "load": None,
@@ -149,8 +139,7 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
         return contests_of(tried)[0]
 
     usual = contest()
-    reasons = {suggestion.configuration: suggestion.why for suggestion in suggested}
-    print_blocks([brought(usual, record.cell.label, reasons)], console)
+    print_blocks([brought(usual, record.cell.label, suggested)], console)
     # All cells of a contest have the same threads, so that fewer threads are a contest of their own.
     if threads:
         print_blocks(with_fewer_threads(usual, contest(threads), threads), console)

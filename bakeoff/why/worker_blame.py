@@ -259,7 +259,13 @@ class Search:
             self._is_cut = True
             return
         parts = [judged_part.part for judged_part in judged]
-        self._announce(parts)
+        more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
+        so_far = f" (smallest part so far: {self._smallest.name or 'the whole model'})" if self._trials else ""
+        if self._places:
+            so_far = f" (named so far: {', '.join(part.name or 'the whole model' for part, _ in self._places)})"
+        what = f"{parts[0].name or 'the whole model'}{more}{so_far}"
+        with self._worker.phases.announced(f"build {self._builder.builds + 1}: {what}"):
+            pass
         flat = Inputs(tuple(tensor for judged_part in judged for tensor in judged_part.given.tensors()))
         calibration = self._builder.calibration if parts == [self._whole] else (flat,)
         try:
@@ -282,15 +288,6 @@ class Search:
         if self._looks_for_failure:
             return trial
         return trial.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
-
-    def _announce(self, parts: Sequence[ModelPart]) -> None:
-        more = f" and {len(parts) - 1} more beside it" if len(parts) > 1 else ""
-        so_far = f" (smallest part so far: {self._smallest.name or 'the whole model'})" if self._trials else ""
-        if self._places:
-            so_far = f" (named so far: {', '.join(part.name or 'the whole model' for part, _ in self._places)})"
-        what = f"{parts[0].name or 'the whole model'}{more}{so_far}"
-        with self._worker.phases.announced(f"build {self._builder.builds + 1}: {what}"):
-            pass
 
     def _growth(self) -> list[GrowthPoint]:
         chosen = of_model.along_depth(self._whole, ENOUGH_POINTS, MAX_POINTS)

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -59,25 +58,23 @@ def find_kept(
     """Return the smallest set that greedy search finds, as the worker's backend builds and runs it. `tolerance` is of
     the error relative to the output; without it, the metrics in `requirement` decide. `record` is the cell's."""
     with searched_model(worker) as (builder, whole, exact_sets):
-        wanted = Wanted(requirement, tolerance, Record.model_validate(record))
-        return Keeping(builder, wanted, whole, exact_sets).result()
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a set of modules must hold."""
-
-    requirement: str
-    tolerance: float | None
-    record: Record
+        return Keeping(builder, whole, exact_sets, requirement, tolerance, Record.model_validate(record)).result()
 
 
 class Keeping:
     """The search in one cell's model."""
 
-    def __init__(self, builder: Builder, wanted: Wanted, whole: ModelPart, exact_sets: tuple[Inputs, ...]) -> None:
-        """`exact_sets` are the input sets in float64."""
-        self._builder, self._wanted, self._whole = builder, wanted, whole
+    def __init__(
+        self,
+        builder: Builder,
+        whole: ModelPart,
+        exact_sets: tuple[Inputs, ...],  # in float64
+        requirement: str,
+        tolerance: float | None,
+        record: Record,
+    ) -> None:
+        self._builder, self._whole = builder, whole
+        self._requirement, self._tolerance, self._record = requirement, tolerance, record
         self._worker, self._sets = builder.worker, builder.sets
         self._module, self._exact = whole.module, whole.exact
         self._float32_sets = tuple(inputs.map(to_float32) for inputs in exact_sets)
@@ -118,7 +115,7 @@ class Keeping:
             label=cell.label,
             cell_id=cell.id,
             precision=cell.precision,
-            requirement=self._wanted.requirement,
+            requirement=self._requirement,
             kept=kept,
             share_of_weights=share_of_weights,
             holds=holds,
@@ -212,24 +209,20 @@ class Keeping:
             id(weight) for path in kept for weight in self._module.get_submodule(path).parameters()
         }  # the others are rounded
         calibration = self._worker.context(self._sets).calibration
-        with (
-            torch.no_grad(),
-            emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights),
-        ):
+        with torch.no_grad(), emulate_quantisation(self._worker.cell.precision, self._module, calibration, weights):
             yield
 
     def _holds_in_eager(self, kept: Sequence[str], error: float | None = None) -> bool:
         """Return True if eager holds the requirement with these modules in float32. `error` is that of it, if known."""
-        if self._wanted.tolerance is not None:
+        if self._tolerance is not None:
             error = self._error(kept) if error is None else error
-            return error is not None and error <= self._wanted.tolerance
+            return error is not None and error <= self._tolerance
         with self._kept_in_eager(kept):
             return self._meets(self._eager, self._sets)
 
     def _meets(self, call: Callable[[Inputs], list[torch.Tensor]], sets: tuple[Inputs, ...]) -> bool:
         """Return True if the user's own metrics meet what the run requires. Raises BakeoffError where they fail."""
-        wanted, worker = self._wanted, self._worker
-        evaluation = worker.job.evaluation
+        worker, evaluation = self._worker, self._worker.job.evaluation
         assert evaluation is not None
         with contextlib.chdir(worker.started_in):
             metrics: Metrics = evaluating.evaluated(
@@ -237,7 +230,7 @@ class Keeping:
             )
         if metrics.failure:
             raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
-        return not Requirements.parse(wanted.requirement).unmet(wanted.record.model_copy(update={"metrics": metrics}))
+        return not Requirements.parse(self._requirement).unmet(self._record.model_copy(update={"metrics": metrics}))
 
     def _note(self, path: str, **noted: object) -> None:
         kind = type(self._module.get_submodule(path)).__name__
@@ -259,8 +252,8 @@ class Keeping:
             call(sets[0])  # some builds are final with the second call only
             pairs = zip(sets, self._answers, strict=True)
             error = worst(relative_error(call(inputs), exact) for inputs, exact in pairs)
-            tolerance = self._wanted.tolerance
-            holds = error is not None and error <= tolerance if tolerance is not None else self._meets(call, sets)
+            within = self._tolerance is not None and error is not None and error <= self._tolerance
+            holds = self._meets(call, sets) if self._tolerance is None else within
         except Exception as failed:
             return None, Variant(name=name, failure=explain(failed)[1].sentence)
         return (compiled, sets), Variant(name=name, error=error, holds=holds)
@@ -358,10 +351,7 @@ def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Bu
     def judged(variant: Variant) -> Variant:
         if variant.name not in fitted.latency_ms:
             return variant
-        update: dict[str, object] = {
-            "latency_ms": fitted.latency_ms[variant.name],
-            "rounds": len(bursts[variant.name]),
-        }
+        update: dict[str, object] = {"latency_ms": fitted.latency_ms[variant.name], "rounds": len(bursts[variant.name])}
         if AS_IT_IS in fitted.latency_ms and variant.name != AS_IT_IS:
             ratio = fitted.ratio(AS_IT_IS, variant.name)
             update |= {"ratio": ratio.value, "ratio_ci95": ratio.ci95 and (ratio.ci95.low, ratio.ci95.high)}

@@ -11,11 +11,10 @@ import psutil
 
 from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.backends.model_changes import attention_of, unaligned_layers
-from bakeoff.backends.profiling import WARMING_CALLS, CompilerWork, Profiler, TracedSpan, in_order
+from bakeoff.backends.profiling import WARMING_CALLS, CompilerWork, TracedSpan, in_order
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring.versions import COMMON, versions_of
 from bakeoff.measuring.worker import sampling
-from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.counting import count_modules
 from bakeoff.measuring.worker.worker_context import Phases, WorkerContext, explain
@@ -62,7 +61,14 @@ def profile(worker: WorkerContext, kept: str = "") -> CellProfile:
             if profiler is None:
                 raise Unsupported(f"{worker.backend.name} has no profiler that Bakeoff knows")
             with worker.phases.announced("profile"), profiler:
-                walls_ns = profiled_calls(profiler, worker.clock, call_ns)
+                wanted = max(MIN_CALLS, min(MAX_CALLS, int(CALLS_S * 1e9 / call_ns)))
+                walls_ns = []
+                for _ in range(WARMING_CALLS + wanted):
+                    worker.clock.synchronise()
+                    begun_ns = worker.clock.now_ns()
+                    profiler.run()
+                    worker.clock.synchronise()
+                    walls_ns.append(worker.clock.now_ns() - begun_ns)
                 calls = profiler.calls()
                 chosen = undisturbed(walls_ns, range(WARMING_CALLS, len(walls_ns)))
                 spans = [calls[place] for place in chosen] if profiler.tells_calls_apart else calls
@@ -130,18 +136,6 @@ def needs_of(module: Any, inputs: Inputs, worker: WorkerContext) -> tuple[dict[s
         return count_modules(module, inputs, worker.cell.precision), ""
     except Exception as error:  # the model's own code may raise anything under the counter
         return {}, explain(error)[1].sentence
-
-
-def profiled_calls(profiler: Profiler, clock: Clock, call_ns: float) -> list[int]:
-    wanted = max(MIN_CALLS, min(MAX_CALLS, int(CALLS_S * 1e9 / call_ns)))
-    walls_ns = []
-    for _ in range(WARMING_CALLS + wanted):
-        clock.synchronise()
-        begun_ns = clock.now_ns()
-        profiler.run()
-        clock.synchronise()
-        walls_ns.append(clock.now_ns() - begun_ns)
-    return walls_ns
 
 
 def undisturbed(walls_ns: Sequence[int], among: Sequence[int] | None = None) -> list[int]:

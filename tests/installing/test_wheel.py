@@ -239,13 +239,14 @@ def test_every_name_is_what_its_module_defines(name: str) -> None:
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(bakeoff.__file__).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        node.module: tuple(alias.name for alias in node.names)
+    seen = [
+        (node.module, alias.name, alias.asname)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
-    }
-    assert seen == bakeoff._MODULES
-    assert sorted(name for names in seen.values() for name in names) == sorted(bakeoff.__all__)
+        for alias in node.names
+    ]
+    assert seen == [(module, name, name) for module, names in bakeoff._MODULES.items() for name in names]
+    assert len(bakeoff.__all__) == len(set(bakeoff.__all__)) == len(seen)
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.start_times import STAGES, StartsJudgement
-from bakeoff.records.schema import Latency
 from bakeoff.records.text import one_line
 from bakeoff.reports import findings, number_format, start_report
 from bakeoff.reports.charts.chart import (
@@ -44,7 +43,6 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
         finding=findings.phases(contest),
         caption="Time until the first answer in s: export, compile, load, capture and first call, from empty caches",
         x=Axis("time (s)", 0.0, longest_s),
-        y=None,
         marks=tuple(mark for place, cell in enumerate(contest.shown) for mark in _stack(place, cell, palette)),
         rows=tuple(map(name, contest.shown)),
         colours=(
@@ -68,7 +66,16 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
         at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
         reached += [latency.median_ms, *ends_ms]
         shapes = point(at_s, latency.median_ms, ends_ms, cell.label in contest.front.labels)
-        marks.append(Mark(shapes, _pareto_tip(cell, latency), palette(cell.label)))
+        record = cell.record
+        speedup = [f"{number_format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
+        parts = [
+            f"{cell.label}: {number_format.median(latency)} ms",
+            *speedup,
+            f"built in {number_format.seconds(record.build_s)} s",
+            f"{number_format.mebibytes(number_format.peak_memory(record)[0])} MiB",
+            f"relative error {number_format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+        ]
+        marks.append(Mark(shapes, ", ".join(parts), palette(cell.label)))
     return Chart(
         name="pareto",
         subject=contest.title,
@@ -130,19 +137,6 @@ def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
     ]
 
 
-def _pareto_tip(cell: CellJudgement, latency: Latency) -> str:
-    record = cell.record
-    speedup = [f"{number_format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
-    parts = [
-        f"{cell.label}: {number_format.median(latency)} ms",
-        *speedup,
-        f"built in {number_format.seconds(record.build_s)} s",
-        f"{number_format.mebibytes(number_format.peak_memory(record)[0])} MiB",
-        f"relative error {number_format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
-    ]
-    return ", ".join(parts)
-
-
 _STAGES = {"interpreter": "#8c93a3", "imports": "#4b6a9b", "load": "#b5a76c", "first answer": "#e6c229"}
 
 
@@ -169,7 +163,6 @@ def starts_chart(judged: StartsJudgement, subject: str, finding: str, origin: st
         finding=finding,
         caption="From the start of the process to the first answer in s: medians of each stage",
         x=Axis("time (s)", 0.0, longest_s),
-        y=None,
         marks=tuple(marks),
         rows=tuple(one_line(cell.label, NAME_CHARACTERS) for cell in judged.cells),
         colours=tuple(_STAGES.items()),

@@ -38,7 +38,6 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
         finding=findings.samples(contest),
         caption="Latencies of single calls in ms, the middle 99 % of them, with a line at the latency of the cell",
         x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, distributions.is_log, pad=0.04),
-        y=None,
         marks=tuple(marks),
         rows=tuple(map(name, contest.shown)),
     )
@@ -72,7 +71,6 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
         caption="Latency of each burst over the run, relative to its cell's median: each row reaches "
         f"{number_format.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
         x=x,
-        y=None,
         marks=tuple(marks),
         rows=tuple(map(name, contest.shown)),
     )

@@ -135,7 +135,7 @@ class Stop:
     totals: tuple[tuple[str, str], ...]  # label and seconds, the cheapest first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """One chart. All of it is hashable, so a picture of it can be kept."""
 
@@ -144,7 +144,7 @@ class Chart:
     finding: str  # what is seen
     caption: str  # what is drawn, with units
     x: Axis
-    y: Axis | None  # None: a row for each of `rows`
+    y: Axis | None = None  # None: a row for each of `rows`
     marks: tuple[Mark, ...]
     rows: tuple[str, ...] = ()
     legend: tuple[tuple[str, Look], ...] = ()  # in figures; a page has buttons instead

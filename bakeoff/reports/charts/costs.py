@@ -21,21 +21,23 @@ _POINTS_PER_DECADE = 8
 
 def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw relative totals, which show a factor of two over seven decades; the grey band is the cheapest."""
-    lines = cost_lines(contest)
-    if len(lines) < 2 or not contest.costs.legs("cold", contest.contenders):
+    lines, legs = cost_lines(contest), contest.costs.legs("cold", contest.contenders)
+    if len(lines) < 2 or not legs:
         return None
-    # The baseline, or whatever costs least over one call.
-    first = contest.costs.legs("cold", contest.contenders)[0].line
-    reference = next((line for line in cost_lines(contest) if line.label == contest.baseline), first)
+    # the baseline, or whatever costs least over one call
+    reference = next((line for line in lines if line.label == contest.baseline), legs[0].line)
     calls = np.geomspace(1, HORIZON[-1], 1 + _POINTS_PER_DECADE * (len(HORIZON) - 1)).tolist()
     totals = [relative_totals(line, reference, calls) for line in lines]
     low, high = min(map(min, totals)) / 1.4, min(max(map(max, totals)) * 1.3, DEAREST_SHOWN)
-    marks = _envelope(contest, reference)
+    marks = []
+    for leg, end in zip(legs, [*(leg.first_call for leg in legs[1:]), HORIZON[-1]], strict=True):
+        stretch = np.geomspace(leg.first_call, end, 40).tolist()
+        cheapest = tuple(relative_totals(leg.line, reference, stretch))
+        marks.append(Mark((Line(tuple(stretch), cheapest, colour="ink", width=5.0, opacity=0.18),)))
     for line, relative in zip(lines, totals, strict=True):
         first_s, further_ms = number_format.seconds(line.total_s(1)), number_format.milliseconds(1e3 * line.steady_s)
         tip = f"{line.label}: {first_s} s, then {further_ms} ms a call"
         marks.append(Mark(_curve(calls, relative, high), tip, palette(line.label)))
-    legs = contest.costs.legs("cold", contest.contenders)
     crossings = [_crossing(leg, reference, is_below=place % 2 == 1) for place, leg in enumerate(legs) if leg.crossing]
     whose = f"total time / {one_line(reference.label, 30)}'s"
     return Chart(
@@ -67,16 +69,6 @@ def _curve(calls: list[float], relative: list[float], high: float) -> tuple[Line
     dotted = [place for place in inside if place % 10 == 5]
     dots = Dots(tuple(calls[place] for place in dotted), tuple(relative[place] for place in dotted), size=4.0)
     return Line(tuple(calls[first:last]), tuple(relative[first:last])), *([dots] if dotted else [])
-
-
-def _envelope(contest: ContestJudgement, reference: CostLine) -> list[Mark]:
-    legs = contest.costs.legs("cold", contest.contenders)
-    marks = []
-    for leg, end in zip(legs, [*(leg.first_call for leg in legs[1:]), HORIZON[-1]], strict=True):
-        calls = np.geomspace(leg.first_call, end, 40).tolist()
-        relative = relative_totals(leg.line, reference, calls)
-        marks.append(Mark((Line(tuple(calls), tuple(relative), colour="ink", width=5.0, opacity=0.18),)))
-    return marks
 
 
 def _crossing(leg: Leg, reference: CostLine, is_below: bool) -> Mark:

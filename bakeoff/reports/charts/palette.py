@@ -50,7 +50,14 @@ class Palette:
     def __init__(self, records: Iterable[Record]) -> None:
         cells = {record.cell.label: record for record in records}
         self.labels = list(cells)
-        colours = _colours_of_backends(cells.values())
+        # a backend without a colour of its own gets one by its name, that no other backend has if there are enough
+        said = {record.cell.backend: record.colour for record in cells.values()}
+        chosen = {backend: colour for backend, colour in said.items() if colour}
+        for backend in sorted(said.keys() - chosen.keys()):
+            first = zlib.crc32(backend.encode()) % len(_FURTHER_COLOURS)
+            ordered = [*_FURTHER_COLOURS[first:], *_FURTHER_COLOURS[:first]]
+            chosen[backend] = next((colour for colour in ordered if colour not in chosen.values()), ordered[0])
+        colours = {backend: parse_hex(colour) for backend, colour in chosen.items()}
         self._looks = {}
         for number, (label, record) in enumerate(cells.items()):
             # a dynamic build and one in another environment are drawn as another mode
@@ -72,18 +79,6 @@ class Palette:
         """The page's variable for each light colour: `#0072b2` is `var(--k2)`."""
         names = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
         return {look.light: f"var(--k{look.number})" for look in reversed(self.looks)} | names
-
-
-def _colours_of_backends(records: Iterable[Record]) -> dict[str, Rgb]:
-    """Return the colour that the records say of each backend. One without gets a colour by its name, that no other
-    backend has if there are enough."""
-    said = {record.cell.backend: record.colour for record in records}
-    chosen = {backend: colour for backend, colour in said.items() if colour}
-    for backend in sorted(said.keys() - chosen.keys()):
-        first = zlib.crc32(backend.encode()) % len(_FURTHER_COLOURS)
-        ordered = [*_FURTHER_COLOURS[first:], *_FURTHER_COLOURS[:first]]
-        chosen[backend] = next((colour for colour in ordered if colour not in chosen.values()), ordered[0])
-    return {backend: parse_hex(colour) for backend, colour in chosen.items()}
 
 
 def ramp(labels: Iterable[str]) -> dict[str, Look]:

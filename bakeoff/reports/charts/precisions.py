@@ -18,7 +18,12 @@ def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | Non
     """Draw what was asked, such as a latency or a rate, against the user's first metric, or else the error, for all
     right cells. The stairs are the front of the two; a filled dot may win the contest."""
     right = [cell for cell in contest.cells if cell.place is not None]
-    loss, speed = _metric_of(right) or _errors_of(right), _speeds_of(contest)
+    errors = {
+        cell.label: max(accuracy.relative_rmse, SMALLEST_ERROR)
+        for cell in right
+        if (accuracy := cell.record.accuracy) and accuracy.has_errors
+    }
+    loss, speed = _metric_of(right) or _Scale("relative RMSE", errors, 1, is_log=True), _speeds_of(contest)
     shown = [cell for cell in right if cell.label in loss.values and cell.label in speed.values]
     if len(shown) < 2:
         return None
@@ -80,12 +85,3 @@ def _metric_of(cells: Sequence[CellJudgement]) -> _Scale | None:
         is_less = any(each.higher_is_better is False for each in values.values())
         return _Scale(metric, {label: each.value for label, each in values.items()}, 1 if is_less else -1)
     return None
-
-
-def _errors_of(cells: Sequence[CellJudgement]) -> _Scale:
-    errors = {
-        cell.label: max(accuracy.relative_rmse, SMALLEST_ERROR)
-        for cell in cells
-        if (accuracy := cell.record.accuracy) and accuracy.has_errors
-    }
-    return _Scale("relative RMSE", errors, 1, is_log=True)

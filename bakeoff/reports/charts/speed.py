@@ -55,7 +55,6 @@ def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
         finding=sentences.of_single_calls(contest),
         caption="Median latency in ms, with its 95 % interval",
         x=x,
-        y=None,
         marks=tuple(_median(place, cell, palette, x) for place, cell in enumerate(contest.shown)),
         rows=tuple(map(name, contest.shown)),
     )
@@ -81,7 +80,6 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
         caption=f"Speed-up over {baseline} in the same rounds, with its 95 % interval; a hollow dot is called neither "
         "faster nor slower",
         x=Axis(f"speed-up over {baseline} (x), 95 % interval", left, high, is_log),
-        y=None,
         marks=(vertical_line(1.0, len(contest.shown)), *marks),
         rows=tuple(map(name, contest.shown)),
     )
@@ -132,7 +130,6 @@ def of_change(cells: Sequence[CellChange], title: str, palette: Palette) -> Char
         finding=title,
         caption="Change of latency in %, above 0 the new run takes longer",
         x=Axis("change of latency (%)", low - 0.04 * (high - low), high),
-        y=None,
         marks=(vertical_line(0.0, len(cells)), *(_changed(place, cell, palette) for place, cell in enumerate(cells))),
         rows=tuple(one_line(cell.cell.label, NAME_CHARACTERS) for cell in cells),
     )
