@@ -11,20 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from bakeoff.backends import cuda_graph, inductor, quantising
-from bakeoff.backends.base import (
-    CUDA_GRAPH,
-    DEFAULT,
-    AheadOfTime,
-    Availability,
-    BuildContext,
-    Compiled,
-    FlatCalls,
-    Mode,
-    ServingKnobs,
-    Settings,
-    Suits,
-)
+from bakeoff.backends import base, cuda_graph, inductor, quantising
+from bakeoff.backends.base import Compiled, Mode, Settings, Suits
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
@@ -56,7 +44,7 @@ SINGLE_THREADED = "single-threaded"
 finished the one before, so the calls of one thread do not queue."""
 
 
-class AOTInductor(AheadOfTime):
+class AOTInductor(base.AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     usual_build_s = 24.0
@@ -69,12 +57,12 @@ class AOTInductor(AheadOfTime):
     precompiles = ("cpu", "cuda")  # the wrapper is C++ on both
     imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="runner")
     modes = (
         Mode(worth_trying=Suits("cpu")),
-        Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda"), built_as=DEFAULT),
+        Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda"), built_as=base.DEFAULT),
         # a captured graph takes no locks and events
-        Mode(CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True, built_as=DEFAULT),
+        Mode(base.CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True, built_as=base.DEFAULT),
         Mode(inductor.FREEZING, {"freezing": True}, Suits("cpu")),
         Mode(inductor.AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
     )
@@ -86,10 +74,10 @@ class AOTInductor(AheadOfTime):
             return f"{inductor.against_freezing(cell)}: use {self.name}"
         return ""
 
-    def available(self, device: Device) -> Availability:
+    def available(self, device: Device) -> base.Availability:
         return inductor.Inductor().available(device) and inductor.compiler_available()
 
-    def available_to_load(self, device: Device) -> Availability:
+    def available_to_load(self, device: Device) -> base.Availability:
         return torch_available(device)  # compilers have done their work
 
     def times_kernels(self, cell: Cell) -> bool:
@@ -147,7 +135,7 @@ class AOTInductor(AheadOfTime):
             note=COMPILED_HERE,
         )
 
-    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> None:
         import torch._inductor.config
 
         from bakeoff.backends.calling import as_called, plain_tensors
@@ -184,7 +172,7 @@ class AOTInductor(AheadOfTime):
         }
         (context.workspace / ACCOUNT).write_text(json.dumps(account))
 
-    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+    def load(self, inputs: Inputs, context: base.BuildContext) -> Compiled:
         from bakeoff.backends.runtime.torch_programs import open_package
 
         options = self.mode(context.cell.mode).options
@@ -199,7 +187,7 @@ class AOTInductor(AheadOfTime):
                 run = lambda tensors: spared(*tensors)  # noqa: E731
             account["strides"] = spelled_strides(inputs.tensors())
             loaded: Compiled = LoadedPackage(run, account, options)
-        return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == CUDA_GRAPH else loaded
+        return cuda_graph.capture(loaded, inputs, context) if context.cell.mode == base.CUDA_GRAPH else loaded
 
 
 STRIDES = "input_strides"
@@ -222,7 +210,7 @@ def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in mode.items() if name not in LOADING}
 
 
-class LoadedPackage(FlatCalls):
+class LoadedPackage(base.FlatCalls):
     """Calls a package's model as a C++ deployment does, with flat tensors in and out. `AOTICompiledModel.__call__`
     would parse the calling convention from JSON in every call."""
 

@@ -7,21 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from bakeoff.backends import cuda_graph, fast_path, memory_format, quantising, torch_kernels
-from bakeoff.backends.base import (
-    ANYWHERE,
-    AVAILABLE,
-    CUDA_GRAPH,
-    NO_FAST_PATH,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Settings,
-    Suits,
-)
+from bakeoff.backends import base, cuda_graph, fast_path, memory_format, quantising, torch_kernels
+from bakeoff.backends.base import Availability, Compiled, Mode
 from bakeoff.backends.model_changes import CHANGES
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.standalone import Runtime, ScriptPart
@@ -36,12 +23,12 @@ if TYPE_CHECKING:
     from bakeoff.backends.training import Training
 
 
-PLAIN = Mode(worth_trying=ANYWHERE, any_size=True, fast_path=True)
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, fast_path=True)
+PLAIN = Mode(worth_trying=base.ANYWHERE, any_size=True, fast_path=True)
+GRAPH = Mode(base.CUDA_GRAPH, worth_trying=base.Suits("cuda"), captures=True, fast_path=True)
 BENCHMARK = replace(torch_kernels.BENCHMARK, any_size=True, fast_path=True)
 
 
-class Eager(Backend):
+class Eager(base.Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
     usual_build_s = 1.5
@@ -58,12 +45,12 @@ class Eager(Backend):
         GRAPH.in_channels_last(),
         BENCHMARK,
         BENCHMARK.in_channels_last(),
-        Mode(NO_FAST_PATH, any_size=True),
+        Mode(base.NO_FAST_PATH, any_size=True),
         *torch_kernels.ATTENTION.values(),
         *(Mode(name, fast_path=True, no_script=change.no_script) for name, change in CHANGES.items()),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="calling thread")
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
@@ -96,10 +83,10 @@ class Eager(Backend):
             return f"{cell.mode} is for inference in a precision that casting gives: use eager"
         return ""
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> Compiled:
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
-        if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
+        if context.cell.mode == base.NO_FAST_PATH and not fast_path.can_take(module):
             raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
         if change := CHANGES.get(context.cell.mode):
             with context.phase("compile"):
@@ -210,7 +197,7 @@ class Steps(Compiled):
     def placement(self) -> Placement | None:
         return Placement(extent=Extent.FULL)
 
-    def settings(self) -> Settings:
+    def settings(self) -> base.Settings:
         return dict(self._training.settings())
 
     def close(self) -> None:
@@ -231,7 +218,7 @@ class Steps(Compiled):
 
 def torch_available(device: Device) -> Availability:
     if not device.is_cuda:
-        return AVAILABLE
+        return base.AVAILABLE
     if torch.version.cuda is None:
         return Availability(f"torch {torch.__version__} is a build without CUDA")
     if not torch.cuda.is_available():
@@ -239,4 +226,4 @@ def torch_available(device: Device) -> Availability:
     if (device.cuda_index or 0) >= torch.cuda.device_count():
         devices = counted(torch.cuda.device_count(), "CUDA device")
         return Availability(f"there is no {device}: this machine has {devices}")
-    return AVAILABLE
+    return base.AVAILABLE

@@ -6,17 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from bakeoff.backends import delegation
-from bakeoff.backends.base import (
-    AVAILABLE,
-    AheadOfTime,
-    Availability,
-    BuildContext,
-    Compiled,
-    FlatCalls,
-    Settings,
-    installed,
-)
+from bakeoff.backends import base, delegation
+from bakeoff.backends.base import Availability
 from bakeoff.backends.ranges import exported
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import torch
@@ -34,7 +25,7 @@ COMPUTES_NOTHING = ("alloc", "getitem")
 """What ExecuTorch's account lists beside operators: memory, and the choice of one of several results."""
 
 
-class ExecuTorch(AheadOfTime):
+class ExecuTorch(base.AheadOfTime):
     name = "executorch"
     takes_complex = False
     description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
@@ -46,20 +37,20 @@ class ExecuTorch(AheadOfTime):
         if device.is_cuda:
             return Availability(f"ExecuTorch runs on the CPU here, not on {device}")
         remedy = "pip install executorch, or bakeoff env add executorch executorch"
-        if not (imports := installed("executorch", remedy, "executorch.runtime")):
+        if not (imports := base.installed("executorch", remedy, "executorch.runtime")):
             return imports
         from executorch.runtime import Runtime
 
         if not Runtime.get().backend_registry.is_available(XNNPACK):
             return Availability("this build of executorch has no XNNPACK")
-        return AVAILABLE
+        return base.AVAILABLE
 
     def reason_against(self, cell: Cell) -> str:
         if cell.device.is_cuda or cell.precision.allows_tf32:
             return f"XNNPACK does not compute in {cell.precision} on {cell.device}"
         return ""
 
-    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> None:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.devtools.backend_debug import get_delegation_info
         from executorch.exir import to_edge_transform_and_lower
@@ -76,7 +67,7 @@ class ExecuTorch(AheadOfTime):
         counts = {name: (counted.delegated, counted.non_delegated) for name, counted in by_operator}
         (context.workspace / ACCOUNT).write_text(json.dumps(counts))
 
-    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+    def load(self, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         from executorch.extension.pybindings import portable_lib
         from executorch.runtime import Runtime
 
@@ -92,7 +83,7 @@ class ExecuTorch(AheadOfTime):
         return method
 
 
-class Method(FlatCalls):
+class Method(base.FlatCalls):
     """A method of a loaded program. Each call returns tensors of its own."""
 
     def __init__(self, program: Any, account: Mapping[str, tuple[int, int]]) -> None:
@@ -106,7 +97,7 @@ class Method(FlatCalls):
     def placement(self) -> Placement:
         return placement_of(self._account)
 
-    def settings(self) -> Settings:
+    def settings(self) -> base.Settings:
         return {"delegate": XNNPACK}
 
     def close(self) -> None:

@@ -12,31 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bakeoff.backends import cuda_graph, memory_format, quantising, surgical, torch_kernels
-from bakeoff.backends.base import (
-    ANYWHERE,
-    AVAILABLE,
-    CUDA_GRAPH,
-    DEFAULT,
-    SURGICAL,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Suits,
-    Wrapped,
-)
+from bakeoff.backends import base, cuda_graph, inductor_profiling, memory_format, quantising, surgical, torch_kernels
+from bakeoff.backends.base import CUDA_GRAPH, SURGICAL, Availability, BuildContext, Compiled, Mode, Suits
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
-from bakeoff.backends.inductor_profiling import (
-    NamedKernels,
-    compiler_work,
-    failed_guards,
-    first_sentence,
-    naming_kernels,
-)
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import mark, refuse_a_script, refusing_guards
 from bakeoff.backends.runtime.contract import WITH_CUDA_GRAPHS
@@ -101,15 +80,15 @@ OF_PARTS = (
     "pads its inputs: export another mode of inductor"
 )
 
-PLAIN = Mode(worth_trying=ANYWHERE)
-REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"), replays=DEFAULT)
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT)
+PLAIN = Mode(worth_trying=base.ANYWHERE)
+REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"), replays=base.DEFAULT)
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=base.DEFAULT)
 
 SIZES_OF_PARTS = "parts that are compiled alone have no inputs of the model, which a range is of"
 CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no constants"
 
 
-class Inductor(Backend):
+class Inductor(base.Backend):
     name = "inductor"
     description = "torch.compile(backend='inductor')"
     usual_build_s = 16.0
@@ -158,7 +137,7 @@ class Inductor(Backend):
         REDUCE_OVERHEAD.in_channels_last(),
         GRAPH.in_channels_last(),
     )
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="calling thread")
     takes_sparse = True
     takes_streams = True
     takes_ranges = True
@@ -177,7 +156,7 @@ class Inductor(Backend):
             import triton  # noqa: F401
         except ImportError as error:
             return Availability(f"Inductor needs Triton on CUDA: {error}")
-        return AVAILABLE
+        return base.AVAILABLE
 
     def precompile(self, device: Device) -> None:
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
@@ -267,7 +246,7 @@ class Inductor(Backend):
         with (
             compiling,
             refusing_guards(context.open_axes),
-            naming_kernels(context.for_profile) as named,
+            inductor_profiling.naming_kernels(context.for_profile) as named,
             InductorLog() as log,
             self._attention(context.cell, inputs),
         ):
@@ -311,7 +290,7 @@ class Inductor(Backend):
         with (
             context.phase("compile"),
             torch._dynamo.config.patch(alike),
-            naming_kernels(context.for_profile) as named,
+            inductor_profiling.naming_kernels(context.for_profile) as named,
             InductorLog() as log,
         ):
             for target in targets.values():
@@ -354,11 +333,11 @@ class FromCounters(Compiled):
 
     def note_built(self) -> None:
         """Remember what was compiled so far. What is compiled from now on was compiled again."""
-        self._built = self.compilations(), len(failed_guards())
+        self._built = self.compilations(), len(inductor_profiling.failed_guards())
 
     def recompiled(self) -> tuple[str, ...]:
         compilations, guards = self._built
-        reasons = list(dict.fromkeys(failed_guards()[guards:])) or ["Dynamo names no guard"]
+        reasons = list(dict.fromkeys(inductor_profiling.failed_guards()[guards:])) or ["Dynamo names no guard"]
         return tuple(reasons[place % len(reasons)] for place in range(self.compilations() - compilations))
 
     def placement(self) -> Placement:
@@ -367,7 +346,8 @@ class FromCounters(Compiled):
 
         graphs = counters["stats"]["unique_graphs"]
         broken = [
-            f"graph break: {first_sentence(str(reason))}" for reason in counters["graph_break"] - self._breaks_by_design
+            f"graph break: {inductor_profiling.first_sentence(str(reason))}"
+            for reason in counters["graph_break"] - self._breaks_by_design
         ]
         broken += self._log.kept_by_pytorch
         skipped = counters["inductor"]["cudagraph_skips"]
@@ -405,7 +385,9 @@ class FromCounters(Compiled):
 class Optimised(FromCounters, Callables):
     """Runs what torch.compile made. In CUDA-graph modes the next call overwrites its results, so `outputs` clones."""
 
-    def __init__(self, function: Callable[..., object], device: Device, log: InductorLog, named: NamedKernels) -> None:
+    def __init__(
+        self, function: Callable[..., object], device: Device, log: InductorLog, named: inductor_profiling.NamedKernels
+    ) -> None:
         super().__init__(function)
         self._device = device
         self._log = log
@@ -415,14 +397,14 @@ class Optimised(FromCounters, Callables):
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.torch_profiling import TorchProfiler
 
-        named, work = self._named, compiler_work(self._named)
+        named, work = self._named, inductor_profiling.compiler_work(self._named)
         # hooks take 12 µs of a call: only where Python calls modules, and not one graph of the whole model
         is_one_graph = len(named.graphs) == 1 and not work.breaks and self._function is not module
         hooked = None if is_one_graph else module
         return TorchProfiler(self.run, self._device.is_cuda, named.graphs, hooked, work, named.compile_ids)
 
 
-class OptimisedSteps(FromCounters, Wrapped):
+class OptimisedSteps(FromCounters, base.Wrapped):
     """Runs training steps with parts that torch.compile made."""
 
     def __init__(self, steps: Compiled, device: Device, log: InductorLog) -> None:
@@ -530,4 +512,4 @@ def compiler_available() -> Availability:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         return Availability("Inductor needs a C++ compiler on the CPU, and none was found: install g++ or set CXX")
-    return AVAILABLE
+    return base.AVAILABLE

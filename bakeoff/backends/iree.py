@@ -11,17 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bakeoff.backends.base import (
-    ANYWHERE,
-    AVAILABLE,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    Settings,
-    installed,
-)
+from bakeoff.backends import base
+from bakeoff.backends.base import Availability, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
 from bakeoff.models.base import Inputs
@@ -59,18 +50,18 @@ CUDA_TARGETS = {
 It has no sm_90. GPUs translate code of older ones, and sm_80 is the one with as much shared memory."""
 
 
-class IREE(Backend):
+class IREE(base.Backend):
     name = "iree"
     takes_complex = False
     description = "IREE from our export to ONNX: code for this CPU (llvm-cpu) or an NVIDIA GPU (cuda)"
     takes_onnx = True
-    modes = (Mode(options=OPTIMISED, worth_trying=ANYWHERE),)
+    modes = (base.Mode(options=OPTIMISED, worth_trying=base.ANYWHERE),)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "iree-base-compiler", "iree-base-runtime")
     module: ClassVar[str] = "iree"
 
     def available(self, device: Device) -> Availability:
         remedy = f"pip install {PACKAGES}, or bakeoff env add iree {PACKAGES}"
-        if not (imports := installed("iree", remedy, "iree.compiler", "iree.runtime")):
+        if not (imports := base.installed("iree", remedy, "iree.compiler", "iree.runtime")):
             return imports
         import iree.compiler
         import iree.runtime
@@ -80,7 +71,7 @@ class IREE(Backend):
             return Availability(f"this build of iree-base-compiler has no target {target}")
         if driver not in iree.runtime.query_available_drivers():
             return Availability(f"this build of iree-base-runtime has no driver {driver}")
-        return _gpu_available(device) if device.is_cuda else AVAILABLE
+        return _gpu_available(device) if device.is_cuda else base.AVAILABLE
 
     def reason_against(self, cell: Cell) -> str:
         if cell.precision.allows_tf32:
@@ -91,7 +82,7 @@ class IREE(Backend):
             return "IREE's buffers in Python are filled and read from host memory, so copies would count twice"
         return ""
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         artifact = context.workspace / ARTIFACT
         options: Settings = {**_options(context.cell.device), **OPTIMISED}
         experts: Settings = {}
@@ -129,7 +120,7 @@ def _gpu_available(device: Device) -> Availability:
         iree.runtime.get_device(_address(device))
     except Exception as error:
         return Availability(f"IREE's CUDA driver does not start: {first_line(error)}")
-    return AVAILABLE
+    return base.AVAILABLE
 
 
 def _address(device: Device) -> str:
@@ -137,7 +128,7 @@ def _address(device: Device) -> str:
 
 
 def _compile(
-    module: torch.nn.Module, inputs: Inputs, context: BuildContext, options: Mapping[str, object], artifact: Path
+    module: torch.nn.Module, inputs: Inputs, context: base.BuildContext, options: Mapping[str, object], artifact: Path
 ) -> None:
     import iree.compiler
     from iree.compiler.tools.import_onnx import __main__ as onnx_importer
@@ -157,7 +148,7 @@ def _compile(
             )
 
 
-class Program(Compiled):
+class Program(base.Compiled):
     """A function in IREE's virtual machine. Each call returns its outputs in buffers of their own."""
 
     def __init__(self, artifact: Path, device: Device, threads: int, options: Settings) -> None:

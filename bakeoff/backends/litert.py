@@ -7,19 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bakeoff.backends import delegation
-from bakeoff.backends.base import (
-    ANYWHERE,
-    INT8_PRODUCTS,
-    AheadOfTime,
-    Availability,
-    BuildContext,
-    Compiled,
-    Mode,
-    Settings,
-    installed,
-    int8_products,
-)
+from bakeoff.backends import base, delegation
+from bakeoff.backends.base import Settings
 from bakeoff.backends.weight_only import litert_weights
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import torch
@@ -37,24 +26,24 @@ ACCOUNT = "account.json"
 which layers were rounded."""
 
 
-class LiteRT(AheadOfTime):
+class LiteRT(base.AheadOfTime):
     name = "litert"
     takes_complex = False
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
     devices = ("cpu",)
-    modes = (Mode(worth_trying=ANYWHERE), int8_products())
+    modes = (base.Mode(worth_trying=base.ANYWHERE), base.int8_products())
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert", "ai-edge-quantizer")
     module: ClassVar[str] = "ai_edge_litert"
 
-    def available(self, device: Device) -> Availability:
+    def available(self, device: Device) -> base.Availability:
         if device.is_cuda:
-            return Availability(f"LiteRT runs on the CPU here, not on {device}")
+            return base.Availability(f"LiteRT runs on the CPU here, not on {device}")
         remedy = (
             "bakeoff env add litert litert-torch ai-edge-litert, which brings jax and other versions of our packages"
         )
         # the process that is measured loads without the converter, which imports jax
-        return installed("litert", remedy, "ai_edge_litert.interpreter", beside="litert_torch")
+        return base.installed("litert", remedy, "ai_edge_litert.interpreter", beside="litert_torch")
 
     def reason_against(self, cell: Cell) -> str:
         if cell.device.is_cuda or cell.precision not in (Precision.FP32, Precision.W8A32):
@@ -64,7 +53,7 @@ class LiteRT(AheadOfTime):
             )
         return ""
 
-    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> None:
         import litert_torch
 
         from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
@@ -78,10 +67,10 @@ class LiteRT(AheadOfTime):
         layers: Settings = {}
         if cell.precision.is_weight_only:
             with context.phase("compile"):
-                layers = litert_weights(path, cell.precision, rounds_inputs=cell.mode == INT8_PRODUCTS)
+                layers = litert_weights(path, cell.precision, rounds_inputs=cell.mode == base.INT8_PRODUCTS)
         (context.workspace / ACCOUNT).write_text(json.dumps({"types": types, "layers": layers}))
 
-    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+    def load(self, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         from ai_edge_litert.interpreter import Interpreter
 
         account = json.loads((context.workspace / ACCOUNT).read_text())
@@ -94,7 +83,7 @@ class LiteRT(AheadOfTime):
         return loaded
 
 
-class LoadedFlatbuffer(Compiled):
+class LoadedFlatbuffer(base.Compiled):
     """An interpreter of LiteRT. Inputs are copied into its tensors when they are bound."""
 
     def __init__(self, interpreter: Any, types: Sequence[str], layers: Settings) -> None:

@@ -14,23 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bakeoff.backends import exporting, onnx_plugins, onnx_quantising, onnx_traps, weight_only
-from bakeoff.backends.base import (
-    ANYWHERE,
-    AVAILABLE,
-    CUDA_GRAPH,
-    DEFAULT,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Settings,
-    Suits,
-    installed,
-    int8_products,
-)
+from bakeoff.backends import base, exporting, onnx_plugins, onnx_quantising, onnx_traps, weight_only
+from bakeoff.backends.base import DEFAULT, Availability, Compiled, Mode, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import lowest_and_highest
@@ -80,7 +65,7 @@ NEVER_RAN_TENSORRT = (
 )
 
 
-class Onnx(Backend):
+class Onnx(base.Backend):
     name = "onnx"
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     usual_build_s = 5.0
@@ -94,18 +79,18 @@ class Onnx(Backend):
     shared_phases = ("export",)
     tunes_late = True
     modes = (
-        Mode(worth_trying=ANYWHERE),
+        Mode(worth_trying=base.ANYWHERE),
         Mode("cpu", {"provider": "cpu"}, device="cpu", redundant=True, built_as=DEFAULT),
         Mode("cuda", {"provider": "cuda"}, device="cuda", redundant=True, built_as=DEFAULT),
         Mode(
-            CUDA_GRAPH,
+            base.CUDA_GRAPH,
             {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
-            worth_trying=Suits("cuda"),
+            worth_trying=base.Suits("cuda"),
             captures=True,
             built_as=DEFAULT,
         ),
         Mode("opset-23", {"opset": 23}),  # in which attention is one operator, which a provider may run as one kernel
-        int8_products({"accuracy_level": 4}),
+        base.int8_products({"accuracy_level": 4}),
         Mode(
             "tensorrt-ep", {"provider": "tensorrt"}, device="cuda", no_script=OTHER_PROVIDER, caveat=NEVER_RAN_TENSORRT
         ),
@@ -121,7 +106,7 @@ class Onnx(Backend):
             for plugin in onnx_plugins.PLUGINS.values()
         ),
     )
-    serving: ClassVar[ServingKnobs] = ServingKnobs(
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
     )
     libraries: ClassVar[tuple[str, ...]] = (
@@ -137,7 +122,7 @@ class Onnx(Backend):
 
     def available(self, device: Device) -> Availability:
         for library in ("onnx", "onnxscript", "onnxruntime"):
-            if not (imports := installed(library, f"pip install {library}", library)):
+            if not (imports := base.installed(library, f"pip install {library}", library)):
                 return imports
         return _provider_available(device.kind) and torch_available(device)
 
@@ -201,7 +186,7 @@ class Onnx(Backend):
         """The CUDA provider tries out nothing but convolutions."""
         return _provider(cell) == "cuda" and (workspace / NO_CONVOLUTIONS).exists()
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> Compiled:
         cell = context.cell
         provider = _provider(cell)
         if plugin := _plugin(provider):
@@ -234,7 +219,7 @@ class Onnx(Backend):
             context.await_quiet()
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
-            graph = cell.mode == CUDA_GRAPH
+            graph = cell.mode == base.CUDA_GRAPH
             is_rounded = cell.precision.is_quantised
             layers = onnx_quantising.onnx_layers(exported, cell.precision) if is_rounded else {}
             caches = caches_in_place(module, inputs)
@@ -274,7 +259,7 @@ def _plugin(provider: str) -> onnx_plugins.Plugin | None:
 def _provider_available(provider: str) -> Availability:
     name = PROVIDERS[provider]
     if name in onnxruntime.get_available_providers():
-        return AVAILABLE
+        return base.AVAILABLE
     return Availability(
         f"this build of onnxruntime {onnxruntime.__version__} has no {name}: "
         f"pip install {PACKAGES.get(provider, 'onnxruntime')} in its place"
@@ -299,7 +284,7 @@ class Sessions:
     """Opens sessions on one exported model, with the options of the cell."""
 
     def __init__(
-        self, exported: exporting.OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
+        self, exported: exporting.OnnxModel, context: base.BuildContext, provider: str, example: Inputs | None = None
     ) -> None:
         self.exported = exported
         self.context = context

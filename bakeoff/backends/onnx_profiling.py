@@ -16,23 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.backends.profiling import (
-    MOVE,
-    NOBODY,
-    EngineNode,
-    GraphNode,
-    Kernel,
-    Modules,
-    NodeProfiler,
-    Owner,
-    Profiler,
-    TracedSpan,
-    in_order,
-    owner_of,
-    steps_of,
-    with_gaps,
-    within_flat,
-)
+from bakeoff.backends import profiling
+from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, TracedSpan
 from bakeoff.models.lazily import onnx, torch
 
 if TYPE_CHECKING:
@@ -116,7 +101,7 @@ def _modules_of(node: Any, weights: Set[str]) -> Modules:
     scopes = ast.literal_eval(said.get(SCOPES) or "[]")
     merged = [name for name in node.input if name in weights and "." in name] if "Fuse" in said.get(RULES, "") else []
     paths = [*(name.rpartition(".")[0] for name in merged), *scopes[-2:-1]]  # the last name is the node's own
-    return in_order(map(within_flat, paths)) if len(scopes) > 1 else ()
+    return profiling.in_order(map(profiling.within_flat, paths)) if len(scopes) > 1 else ()
 
 
 def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
@@ -125,11 +110,11 @@ def modules_by_node(exported: Sequence[Node]) -> dict[str, Modules]:
     return {node.name: node.modules or nobody for node in exported}
 
 
-def graph_of(exported: Sequence[Node]) -> dict[str, GraphNode]:
+def graph_of(exported: Sequence[Node]) -> dict[str, profiling.GraphNode]:
     modules = modules_by_node(exported)
     made_by = {output: node.name for node in exported for output in node.outputs}
     return {
-        node.name: GraphNode(
+        node.name: profiling.GraphNode(
             modules[node.name],
             tuple(made_by[value] for value in node.inputs if value in made_by),
             moves=node.operator in LAYOUT,
@@ -145,17 +130,17 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
     made_by = {output: node.name for node in exported for output in node.outputs}
     makers = {output: node.name for node in optimised for output in node.outputs}
     convolutions = frozenset(node.name for node in exported if node.operator == "Conv")
-    nodes, inserted = dict[str, EngineNode](), set[str]()
+    nodes, inserted = dict[str, profiling.EngineNode](), set[str]()
     for node in optimised:
-        steps = in_order(
+        steps = profiling.in_order(
             made_by[value] for value in (*node.outputs, node.name.removesuffix(BLOCKED)) if value in made_by
         )
         inputs = tuple(makers[value] for value in node.inputs if value in makers)
         begins = convolutions if node.name.endswith(BLOCKED) else frozenset()
-        nodes[node.name] = EngineNode(steps, inputs, node.operator in LAYOUT, begins)
+        nodes[node.name] = profiling.EngineNode(steps, inputs, node.operator in LAYOUT, begins)
         if node.operator in INSERTED or (node.operator in LAYOUT and not steps):
             inserted.add(node.name)
-    works_for = {name: steps for name, steps in steps_of(nodes, graph).items() if name not in inserted}
+    works_for = {name: steps for name, steps in profiling.steps_of(nodes, graph).items() if name not in inserted}
     taken_by = {step: name for name, steps in works_for.items() for step in steps}
     for name, step in graph.items():  # additions and activations that a blocked convolution has taken in
         before = [taken_by[each] for each in step.inputs if each in taken_by]
@@ -163,7 +148,9 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
         if name not in taken_by and taker:
             taken_by[name] = taker
             works_for[taker].append(name)
-    return dict.fromkeys(inserted, MOVE) | {name: owner_of(steps, graph) for name, steps in works_for.items()}
+    return dict.fromkeys(inserted, profiling.MOVE) | {
+        name: profiling.owner_of(steps, graph) for name, steps in works_for.items()
+    }
 
 
 def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[list[TracedSpan]]:
@@ -175,7 +162,7 @@ def calls_in(events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -
     for run in runs:
         begun, ended = run["ts"], run["ts"] + run["dur"]
         spans = [span_of(node, begun, owners) for node in nodes if begun <= node["ts"] < ended]
-        calls.append(with_gaps(spans, run["dur"], EXECUTOR, owners=lambda _, after: after.modules))
+        calls.append(profiling.with_gaps(spans, run["dur"], EXECUTOR, owners=lambda _, after: after.modules))
     return calls
 
 
@@ -189,11 +176,11 @@ def name_of(event: Mapping[str, Any]) -> str:
 
 def span_of(event: Mapping[str, Any], begun: float, owners: Mapping[str, Owner]) -> TracedSpan:
     operator = str(event["args"]["op_name"])
-    owner = owners.get(name_of(event), MOVE if operator in LAYOUT else NOBODY)
+    owner = owners.get(name_of(event), profiling.MOVE if operator in LAYOUT else NOBODY)
     return owner.span(operator, event["ts"] - begun, event["dur"])
 
 
-class SessionProfiler(NodeProfiler):
+class SessionProfiler(profiling.NodeProfiler):
     """A second session of the same model with ONNX Runtime's own profiler."""
 
     engine = "ONNX Runtime"
@@ -237,7 +224,7 @@ class SessionProfiler(NodeProfiler):
         return events
 
 
-def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> Profiler:
+def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> profiling.Profiler:
     """Return a profiler by kernels of `run`, which calls a session on a GPU. `nodes` profiles a second session, whose
     kernels run in the same order: a replayed graph names no nodes."""
     from bakeoff.backends.torch_profiling import TorchProfiler

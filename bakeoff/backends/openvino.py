@@ -9,21 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bakeoff.backends import onnx_quantising, weight_only
-from bakeoff.backends.base import (
-    AVAILABLE,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Settings,
-    Suits,
-    installed,
-    int8_products,
-    require,
-)
+from bakeoff.backends import base, onnx_quantising, weight_only
+from bakeoff.backends.base import Availability, BuildContext, Compiled, Settings
 from bakeoff.backends.exporting import QUANTISED, use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, converted_from_onnx, noting_modules
 from bakeoff.backends.profiling import Profiler
@@ -61,7 +48,7 @@ MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 """Layer types that a quantised layer can have in the runtime model."""
 
 
-class OpenVINO(Backend):
+class OpenVINO(base.Backend):
     name = "openvino"
     takes_complex = False
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
@@ -72,12 +59,12 @@ class OpenVINO(Backend):
     takes_onnx = True
     takes_ranges = True
     modes = (
-        Mode(options={"PERFORMANCE_HINT": "LATENCY"}, worth_trying=Suits("cpu")),
-        int8_products({"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"}),
+        base.Mode(options={"PERFORMANCE_HINT": "LATENCY"}, worth_trying=base.Suits("cpu")),
+        base.int8_products({"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"}),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino", "nncf")
     module: ClassVar[str] = "openvino"
-    serving: ClassVar[ServingKnobs] = ServingKnobs(
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(
         instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}
     )
 
@@ -85,11 +72,11 @@ class OpenVINO(Backend):
         if device.is_cuda:
             return Availability(f"OpenVINO runs on the CPU here, not on {device}")
         _keep_telemetry_out()
-        if not (imports := installed("openvino", "pip install openvino", "openvino")):
+        if not (imports := base.installed("openvino", "pip install openvino", "openvino")):
             return imports
         if "CPU" not in openvino.Core().available_devices:
             return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
-        return AVAILABLE
+        return base.AVAILABLE
 
     def reason_against(self, cell: Cell) -> str:
         if cell.precision.products not in PRECISION_HINTS:
@@ -132,9 +119,9 @@ class OpenVINO(Backend):
             )
         if precision is Precision.INT8:
             purpose = "int8 starts from a model that ONNX Runtime quantised"
-            require(purpose, "onnxscript onnxruntime", "onnxruntime.quantization.shape_inference", "onnxscript")
+            base.require(purpose, "onnxscript onnxruntime", "onnxruntime.quantization.shape_inference", "onnxscript")
         if precision.is_weight_only:
-            require("OpenVINO's weights are rounded by NNCF", "nncf", "nncf")
+            base.require("OpenVINO's weights are rounded by NNCF", "nncf", "nncf")
         hint = PRECISION_HINTS[precision.products]
         if precision.is_16_bit and context.kept_in_float32:
             hint = "dynamic"  # each operator in the type that the graph has there: any other hint is for all of them

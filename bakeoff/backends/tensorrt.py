@@ -14,20 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bakeoff.backends import cuda_graph, tensorrt_8
-from bakeoff.backends.base import (
-    AVAILABLE,
-    CUDA_GRAPH,
-    DEFAULT,
-    AheadOfTime,
-    Availability,
-    BuildContext,
-    Compiled,
-    Mode,
-    ServingKnobs,
-    Settings,
-    Suits,
-)
+from bakeoff.backends import base, cuda_graph, tensorrt_8
+from bakeoff.backends.base import Availability, BuildContext, Compiled, Mode, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
 from bakeoff.backends.profiling import Profiler
@@ -84,7 +72,7 @@ def _names_in(path: Path) -> Names:
     return manifest.input_names, manifest.output_names
 
 
-class TensorRT(AheadOfTime):
+class TensorRT(base.AheadOfTime):
     name = "tensorrt"
     takes_complex = False
     description = "TensorRT engine built from the torch.export-based ONNX exporter"
@@ -97,10 +85,10 @@ class TensorRT(AheadOfTime):
     takes_ranges = True
     shared_phases = ("export", "compile")
     tunes_beside_builds = True
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="execution context")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="execution context")
     modes = (
-        Mode(worth_trying=Suits("cuda")),
-        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT),
+        Mode(worth_trying=base.Suits("cuda")),
+        Mode(base.CUDA_GRAPH, worth_trying=base.Suits("cuda"), captures=True, built_as=base.DEFAULT),
         Mode("opt-5", {"builder_optimization_level": 5}),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
@@ -160,7 +148,7 @@ class TensorRT(AheadOfTime):
         with context.phase("load"):
             engine = Engine(context.workspace, str(context.cell.device))
             execution = BoundEngine(engine, context.workspace)
-        return cuda_graph.capture(execution, inputs, context) if context.cell.mode == CUDA_GRAPH else execution
+        return cuda_graph.capture(execution, inputs, context) if context.cell.mode == base.CUDA_GRAPH else execution
 
 
 def is_weakly_typed(tensorrt: Any) -> bool:
@@ -175,7 +163,7 @@ def library_available() -> Availability:
     version = tuple(int(number) for number in re.findall(r"\d+", trt.__version__)[:2])
     if not OLDEST <= version < TOO_NEW:
         return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
-    return AVAILABLE
+    return base.AVAILABLE
 
 
 def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tuple[int, ...]] = ()) -> None:

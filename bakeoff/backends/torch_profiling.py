@@ -14,23 +14,9 @@ from typing import Any
 
 import torch
 
+from bakeoff.backends import profiling
 from bakeoff.backends.inductor_profiling import module_of_node
-from bakeoff.backends.profiling import (
-    CompilerWork,
-    Kernel,
-    Kind,
-    Modules,
-    Owner,
-    ProfiledKernel,
-    Profiler,
-    TracedSpan,
-    aligned,
-    in_order,
-    operator_name,
-    owners_in_order,
-    with_gaps,
-    within_flat,
-)
+from bakeoff.backends.profiling import CompilerWork, Kernel, Kind, Modules, ProfiledKernel, TracedSpan
 
 CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
@@ -187,7 +173,7 @@ def around_modules(
             _global_forward_hooks_with_kwargs.pop(hook.id, None)  # torch keeps this mark of a hook that is removed
 
 
-class ModuleProfiler(Profiler):
+class ModuleProfiler(profiling.Profiler):
     """Times the modules of an eager model on the CPU by hooks, and splits their own times as torch's profiler sees it:
     a hook costs a microsecond, and the profiler several for each operator."""
 
@@ -246,7 +232,9 @@ def own_times(events: Sequence[tuple[str, bool, int]]) -> list[TracedSpan]:
     first_ns = last_ns = events[0][2]
     for path, enters, now_ns in events:
         if stack and now_ns > last_ns:
-            spans.append(Owner((stack[-1],)).span(stack[-1], (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3))
+            spans.append(
+                profiling.Owner((stack[-1],)).span(stack[-1], (last_ns - first_ns) / 1e3, (now_ns - last_ns) / 1e3)
+            )
         if enters:
             stack.append(path)
         else:
@@ -282,7 +270,7 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
     return shares
 
 
-class TorchProfiler(Profiler):
+class TorchProfiler(profiling.Profiler):
     """Traces calls with torch's profiler, and finds the modules of each operator or GPU kernel. `kernels` has those of
     each compiled graph in the order of its code, and `compile_ids` are Dynamo's names of the graphs."""
 
@@ -338,7 +326,7 @@ class TorchProfiler(Profiler):
     def _on_host(self, call: Event) -> list[TracedSpan]:
         operators = [pair for run in self._runs_of(call) for pair in run.operators]
         spans = [span_of(event, call, modules) for event, modules in operators if event.lasted_us > 0 or modules]
-        return with_gaps(spans, call.lasted_us, NOT_SEEN, owners=owner_between)
+        return profiling.with_gaps(spans, call.lasted_us, NOT_SEEN, owners=owner_between)
 
     def _on_device(self, trace: Trace, call: Event) -> list[TracedSpan]:
         owners: dict[int, tuple[str, Modules]] = {}
@@ -361,7 +349,7 @@ class TorchProfiler(Profiler):
             shown = Event(event.name, begun_ns, event.ended_ns, 0, [])
             spans.append(span_of(shown, call, named or modules))
             reached_ns = event.ended_ns
-        return with_gaps(spans, call.lasted_us, WAITS, Kind.WAITING)
+        return profiling.with_gaps(spans, call.lasted_us, WAITS, Kind.WAITING)
 
     def _runs_of(self, call: Event) -> list[GraphRun]:
         """Return the outermost operators of a call with the modules that they compute for, graph by graph."""
@@ -393,17 +381,17 @@ class TorchProfiler(Profiler):
         if not scope:
             return modules
         joined = (f"{scope[0]}.{path}".strip(".") for path in modules)
-        return in_order(path if path in self._paths else scope[0] for path in joined)
+        return profiling.in_order(path if path in self._paths else scope[0] for path in joined)
 
     def _best_owners(self, run: GraphRun, counts: Counter[int]) -> tuple[int, list[Modules]]:
         """Return the graph that a run is of, and its modules of the run's operators."""
-        ran = [operator_name(event.name) for event, _ in run.operators]
+        ran = [profiling.operator_name(event.name) for event, _ in run.operators]
         named = [number for number, compile_id in enumerate(self._compile_ids) if compile_id == run.compile_id]
         best: tuple[int, list[Modules]] = -1, [()] * len(ran)
         most = (0, 0)
         # without Dynamo's name it is the graph that fits best, and of equal ones that with the fewest runs in this call
         for number in named or range(len(self._kernels)):
-            owners = owners_in_order(self._kernels[number], ran)
+            owners = profiling.owners_in_order(self._kernels[number], ran)
             fitting = sum(map(bool, owners))
             if fitting and (fitting, -counts[number]) > most:
                 most = fitting, -counts[number]
@@ -417,14 +405,16 @@ def graph_kernels(graph: torch.fx.Graph) -> list[Kernel]:
     for node in graph.nodes:
         if node.op == "call_function":
             name = getattr(getattr(node.target, "_schema", None), "name", str(node.target))
-            modules = () if operator_name(name) in QUANTISING else (within_flat(module_of_node(node)),)
+            modules = (
+                () if profiling.operator_name(name) in QUANTISING else (profiling.within_flat(module_of_node(node)),)
+            )
             kernels.append(Kernel(name, modules))
     return kernels
 
 
 def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
     """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
-    places = aligned([kernel.name for kernel in kernels], ran)
+    places = profiling.aligned([kernel.name for kernel in kernels], ran)
     known = {kernel.name: kernel.modules for kernel in kernels}
     return [
         known.get(name, ()) if place is None else kernels[place].modules
@@ -498,7 +488,9 @@ def runs_in(call: Event) -> list[GraphRun]:
 
 def span_of(event: Event, call: Event, modules: Modules) -> TracedSpan:
     name = re.sub(r"^(aten::|graph_\d+_(?=cpp_))", "", event.name)
-    return Owner(modules, kind_of(event.name)).span(name, (event.begun_ns - call.begun_ns) / 1e3, event.lasted_us)
+    return profiling.Owner(modules, kind_of(event.name)).span(
+        name, (event.begun_ns - call.begun_ns) / 1e3, event.lasted_us
+    )
 
 
 def owner_between(before: TracedSpan, after: TracedSpan) -> Modules:

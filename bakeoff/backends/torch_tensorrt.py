@@ -17,17 +17,8 @@ from dataclasses import fields
 from importlib import metadata
 from typing import Any, ClassVar
 
-from bakeoff.backends.base import (
-    AVAILABLE,
-    CUDA_GRAPH,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    Settings,
-    Suits,
-)
+from bakeoff.backends import base
+from bakeoff.backends.base import Availability, BuildContext, Mode
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.ranges import exported, mark, refusing_guards
 from bakeoff.backends.tensorrt import layer_types
@@ -64,7 +55,7 @@ def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
         )
 
 
-class TorchTensorRT(Backend):
+class TorchTensorRT(base.Backend):
     name = "torch-tensorrt"
     description = "Torch-TensorRT through torch.export"
     devices = ("cuda",)
@@ -74,8 +65,8 @@ class TorchTensorRT(Backend):
     quantises = True
     takes_ranges = True
     modes = (
-        Mode(worth_trying=Suits("cuda")),
-        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+        Mode(worth_trying=base.Suits("cuda")),
+        Mode(base.CUDA_GRAPH, worth_trying=base.Suits("cuda"), captures=True),
         Mode(JUST_IN_TIME),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
@@ -96,7 +87,7 @@ class TorchTensorRT(Backend):
             )
         return ""
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> base.Compiled:
         # imported before the phases, which do not time imports
         import torch._dynamo  # noqa: F401
         import torch_tensorrt  # noqa: F401
@@ -140,7 +131,7 @@ def _ahead_of_time(
     with context.phase("compile"):
         with plain_tensors():
             graph = torch_tensorrt.dynamo.compile(program, arg_inputs=examples, **settings)
-        graphs = context.cell.mode == CUDA_GRAPH
+        graphs = context.cell.mode == base.CUDA_GRAPH
         switch = torch_tensorrt.runtime.enable_cudagraphs(graph) if graphs else None
         return _triggered(Partitioned(graph, [graph], switch, flat=True), inputs)
 
@@ -172,7 +163,7 @@ def _triggered(compiled: Partitioned, inputs: Inputs) -> Partitioned:
     return compiled
 
 
-class Partitioned(Compiled):
+class Partitioned(base.Compiled):
     """A callable that contains engines, in the graphs `parts`. If `flat`, it takes flat tensors."""
 
     def __init__(
@@ -212,14 +203,14 @@ class Partitioned(Compiled):
 
         return 0 if self._flat else int(counters["stats"]["unique_graphs"])
 
-    def precision(self) -> Settings:
+    def precision(self) -> base.Settings:
         engines = engines_of(self._parts)
         if not engines:
             return {}
         switches = engines[0].settings  # all engines have the same settings
         return {"tensorrt_tf32": not switches.disable_tf32, "tensorrt_fp32_acc": bool(switches.use_fp32_acc)}
 
-    def settings(self) -> Settings:
+    def settings(self) -> base.Settings:
         engines = engines_of(self._parts)
         # the engines were built without details, so they know their layers' names and not the types
         layers = sum(layer_types(engine.get_layer_info()).total() for engine in engines)
@@ -287,7 +278,7 @@ def version_matches_torch() -> Availability:
         return Availability(
             f"torch-tensorrt {version} is not for torch {torch.__version__}: pip install {_requirement()}"
         )
-    return AVAILABLE
+    return base.AVAILABLE
 
 
 def library_imports() -> Availability:
@@ -295,7 +286,7 @@ def library_imports() -> Availability:
         import torch_tensorrt  # noqa: F401
     except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
         return Availability(f"torch-tensorrt does not import ({first_line(error)}): pip install {_requirement()}")
-    return AVAILABLE
+    return base.AVAILABLE
 
 
 def _requirement() -> str:

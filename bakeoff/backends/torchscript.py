@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bakeoff.backends import cuda_graph, memory_format, torch_kernels
-from bakeoff.backends.base import (
-    CUDA_GRAPH,
-    DEFAULT,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    FlatCalls,
-    Mode,
-    ServingKnobs,
-    Suits,
-)
+from bakeoff.backends import base, cuda_graph, memory_format, torch_kernels
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend
@@ -36,11 +24,13 @@ SPECIALISING_CALLS = 3
 """The profiling executor records the first call, compiles in the second, and is final by the third."""
 
 
-FROZEN = Mode(worth_trying=Suits("cpu"), fast_path=True)
-GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT, fast_path=True)
+FROZEN = base.Mode(worth_trying=base.Suits("cpu"), fast_path=True)
+GRAPH = base.Mode(
+    base.CUDA_GRAPH, worth_trying=base.Suits("cuda"), captures=True, built_as=base.DEFAULT, fast_path=True
+)
 
 
-class TorchScript(Backend):
+class TorchScript(base.Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
     usual_build_s = 2.0
@@ -51,9 +41,9 @@ class TorchScript(Backend):
     takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
     shared_phases = ("export",)
     modes = (FROZEN, GRAPH, FROZEN.in_channels_last(), GRAPH.in_channels_last())
-    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+    serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="calling thread")
 
-    def available(self, device: Device) -> Availability:
+    def available(self, device: Device) -> base.Availability:
         return torch_available(device)
 
     def times_kernels(self, cell: Cell) -> bool:
@@ -76,7 +66,7 @@ class TorchScript(Backend):
             triton=TritonBackend("pytorch", threads="INTRA_OP_THREAD_COUNT"),
         )
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         from bakeoff.backends.calling import FlatModule, as_called
         from bakeoff.backends.runtime.torch_programs import open_torchscript
 
@@ -100,10 +90,10 @@ class TorchScript(Backend):
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
         compiled = Traced(frozen, kernels)
-        return cuda_graph.capture(compiled, inputs, context) if context.cell.mode == CUDA_GRAPH else compiled
+        return cuda_graph.capture(compiled, inputs, context) if context.cell.mode == base.CUDA_GRAPH else compiled
 
 
-class Traced(FlatCalls):
+class Traced(base.FlatCalls):
     """Calls a frozen TorchScript module."""
 
     def __init__(self, frozen: Any, kernels: Sequence[Kernel] = ()) -> None:
@@ -114,7 +104,7 @@ class Traced(FlatCalls):
     def run(self) -> None:
         self._outputs = self._frozen(*self._tensors)
 
-    def instance(self) -> Compiled:
+    def instance(self) -> base.Compiled:
         return Traced(self._frozen)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:

@@ -9,19 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bakeoff.backends import cuda_graph, kernels
-from bakeoff.backends.base import (
-    AVAILABLE,
-    CUDA_GRAPH,
-    DEFAULT,
-    Availability,
-    Backend,
-    BuildContext,
-    Compiled,
-    Mode,
-    Settings,
-    Suits,
-)
+from bakeoff.backends import base, cuda_graph, kernels
+from bakeoff.backends.base import Availability, Mode, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.kernels import Launch, Variant
 from bakeoff.models.base import Inputs
@@ -43,7 +32,7 @@ VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
 Prepare = Callable[["torch.nn.Module", Sequence["torch.Tensor"], Variant], Launch]
 
 
-class Triton(Backend):
+class Triton(base.Backend):
     name = "triton"
     takes_complex = False
     description = "hand-written Triton kernels, for the models that have one"
@@ -51,10 +40,10 @@ class Triton(Backend):
     colour = "#332288"
     shared_phases = ("compile",)
     modes = (
-        Mode(worth_trying=Suits("cuda")),
+        Mode(worth_trying=base.Suits("cuda")),
         Mode("pointer", {"loads": "pointer"}),
         Mode(DESCRIPTOR, {"loads": DESCRIPTOR}),
-        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, built_as=DEFAULT),
+        Mode(base.CUDA_GRAPH, worth_trying=base.Suits("cuda"), captures=True, built_as=base.DEFAULT),
     )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
@@ -70,7 +59,7 @@ class Triton(Backend):
             import triton.tools.tensor_descriptor  # noqa: F401
         except ImportError as error:
             return Availability(f"the kernels need Triton 3.4 or later: {error}")
-        return AVAILABLE
+        return base.AVAILABLE
 
     def reason_against(self, cell: Cell) -> str:
         row = kernels.TABLE.get(cell.model)
@@ -82,18 +71,18 @@ class Triton(Backend):
             return f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}"
         return ""
 
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
         row = kernels.TABLE[context.cell.model]
         kernel = importlib.import_module(row.module)
         variants = possible_variants(kernel.VARIANTS, self.mode(context.cell.mode).options.get("loads"), context.cell)
         with context.phase("compile"):
             chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
             handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
-        return cuda_graph.capture(handwritten, inputs, context) if context.cell.mode == CUDA_GRAPH else handwritten
+        return cuda_graph.capture(handwritten, inputs, context) if context.cell.mode == base.CUDA_GRAPH else handwritten
 
 
 @dataclass(eq=False)
-class Handwritten(Compiled):
+class Handwritten(base.Compiled):
     """Runs one variant of a kernel. Binding allocates the outputs and describes the tensors. A call is one launch."""
 
     where: str
@@ -145,7 +134,7 @@ def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) ->
 
 
 def choose_variant(
-    prepare: Prepare, variants: Sequence[Variant], module: torch.nn.Module, inputs: Inputs, context: BuildContext
+    prepare: Prepare, variants: Sequence[Variant], module: torch.nn.Module, inputs: Inputs, context: base.BuildContext
 ) -> tuple[Variant, Settings]:
     """Compile and time the variants with single calls. Return the fastest one, and how it was chosen. Raise
     BakeoffError if no variant compiles and runs."""

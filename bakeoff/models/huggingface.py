@@ -17,18 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from bakeoff.models import model_folder
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.generation import context_of
 from bakeoff.models.lazily import torch
 from bakeoff.models.libraries import Facts, facts_of, import_library, naming_torchvision
-from bakeoff.models.model_folder import (
-    FACTORY_INSTEAD,
-    commit_of,
-    download_weights,
-    folder_with_config,
-    has_weights,
-    read_config,
-)
+from bakeoff.models.model_folder import FACTORY_INSTEAD
 from bakeoff.models.seeding import make_as_trained, padded_at_the_end, seeded
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
@@ -55,13 +49,13 @@ class HuggingFace(Family):
     def __init__(self, source: str) -> None:
         """Read the configuration. Raise UsageError if Bakeoff cannot load a model from it."""
         self.folder = Path(source).expanduser()
-        self.commit = None if self.folder.exists() else commit_of(source)
+        self.commit = None if self.folder.exists() else model_folder.commit_of(source)
         self.name = f"hf:{self.commit or source}"
         if self.commit:
-            self.folder = folder_with_config(self.commit)
-        self.config = read_config(self.name, self.folder, TAKES)
+            self.folder = model_folder.folder_with_config(self.commit)
+        self.config = model_folder.read_config(self.name, self.folder, TAKES)
         _check_type(self.name, self.config)
-        self.has_weights = self.commit is not None or has_weights(self.name, self.folder, "AutoModel")
+        self.has_weights = self.commit is not None or model_folder.has_weights(self.name, self.folder, "AutoModel")
         self.architecture = next(iter(self.config.get("architectures") or ()), "AutoModel")
         self.description = f"{self.architecture} of {self.commit or self.folder}"
         if not self.has_weights:
@@ -78,7 +72,7 @@ class HuggingFace(Family):
 
     def prepare(self) -> None:
         if self.commit:
-            download_weights(self.commit)
+            model_folder.download_weights(self.commit)
 
     def check(self, dimensions: Sizes) -> None:
         limit = _positions(self.config)

@@ -15,19 +15,10 @@ import torch
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.text import counted
-from bakeoff.truth import rounding_limits
+from bakeoff.truth import matching, rounding_limits
 from bakeoff.truth.choices import Choice
 from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
-from bakeoff.truth.matching import (
-    Matched,
-    Outputs,
-    as_pairs,
-    choices_of,
-    labels,
-    match,
-    structure_of,
-    with_structure,
-)
+from bakeoff.truth.matching import Outputs, as_pairs, labels
 
 UNUSUAL_ERRORS = {Precision.FP32: 1e-4, Precision.BF16: 0.1, Precision.FP16: 0.1}
 """A larger error of eager relative to float64 must be explained. In float32 it is 1e3 times that of one operation."""
@@ -209,12 +200,12 @@ class OutputErrors:
         return self.is_finite_alike and self.largest_beyond_rtol <= atol
 
 
-def errors_of(outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float) -> list[OutputErrors]:
+def errors_of(outputs: Sequence[matching.Matched], reference: Sequence[Outputs], rtol: float) -> list[OutputErrors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
     by_label: dict[str, OutputErrors] = {}
     pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
-        chosen = choices_of(theirs)
+        chosen = matching.choices_of(theirs)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
             by_label.setdefault(label, OutputErrors(label, rtol, is_whole(expected)))
             if label in chosen:
@@ -317,7 +308,7 @@ class EagerErrors(NamedTuple):
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
-    matched, problem = match(outputs, reference)
+    matched, problem = matching.match(outputs, reference)
     if problem:
         raise BakeoffError(f"the model returns other things in the type of this cell than in a wider one: {problem}")
     all_errors = errors_of(matched, reference, 0.0)
@@ -350,12 +341,12 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_deci
         return errors_of_eager(eager, exact)
     # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
     alike = [
-        with_structure(
+        matching.with_structure(
             tuple(
                 exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
                 for value, exact_value in zip(ours, theirs, strict=True)
             ),
-            structure_of(theirs),
+            matching.structure_of(theirs),
         )
         if len(ours) == len(theirs)
         else theirs
@@ -368,7 +359,7 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
     """Return which shapes, whole numbers or places of finite values differ between eager and float64, or nothing. Where
     they differ, float64 is no reference."""
     for ours, theirs in zip(eager, exact, strict=True):
-        chosen = choices_of(theirs)  # indices of equal values are the same
+        chosen = matching.choices_of(theirs)  # indices of equal values are the same
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
             is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
             # Rounding to 8 or 4 bits may change every value, but no shape.
@@ -466,12 +457,12 @@ def with_varying(
     if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
         return None
     return tuple(
-        with_structure(
+        matching.with_structure(
             tuple(
                 drawn_value if label in varying else value
                 for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
             ),
-            structure_of(ours),
+            matching.structure_of(ours),
         )
         for ours, theirs in zip(outputs, drawn, strict=True)
     )

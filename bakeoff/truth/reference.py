@@ -12,18 +12,11 @@ import torch
 from bakeoff.backends.calling import Returned
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.truth import matching
 from bakeoff.truth.choices import Choice
 from bakeoff.truth.errors import EagerErrors, ErrorSpread
 from bakeoff.truth.generating import Greedy
-from bakeoff.truth.matching import (
-    Outputs,
-    choices_of,
-    labels,
-    match,
-    structure_of,
-    with_choices,
-    with_structure,
-)
+from bakeoff.truth.matching import Outputs
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Reference:
 
     def longest_sum_of(self, label: str) -> int:
         """Return how many values the model adds up for the output of this label."""
-        names = labels(self.outputs[0])
+        names = matching.labels(self.outputs[0])
         known = dict(zip(names, self.sums, strict=True)) if len(names) == len(self.sums) else {}
         return known.get(label, self.longest_sum)
 
@@ -126,16 +119,16 @@ def traits_in(path: Path) -> ModelTraits:
 def with_answer(reference: Reference, answer: Outputs) -> Reference | None:
     """Return the reference of the first input set with a build's answer in place of the outputs, if they match."""
     first, *others = reference.outputs
-    matched, problem = match([answer], [first], others)
+    matched, problem = matching.match([answer], [first], others)
     if problem:
         return None
-    by_label = choices_of(first)
+    by_label = matching.choices_of(first)
     values = (exact if own is None else own for own, exact in zip(matched[0], first, strict=True))
-    choices = {number: by_label[label] for number, label in enumerate(labels(first)) if label in by_label}
+    choices = {number: by_label[label] for number, label in enumerate(matching.labels(first)) if label in by_label}
     count = len(first) + len(choices)
     return replace(
         reference,
-        outputs=(with_choices(with_structure(tuple(values), structure_of(first)), choices),),
+        outputs=(matching.with_choices(matching.with_structure(tuple(values), matching.structure_of(first)), choices),),
         eager_rmse=reference.eager_rmse[:count],
         eager_spread=reference.eager_spread[:count],
         types=reference.types[:1],

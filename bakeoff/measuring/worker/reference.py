@@ -23,7 +23,7 @@ from bakeoff.backends.calling import Returned, flatten_outputs
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.backends.training import Training
 from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
-from bakeoff.measuring.worker import counting, memory, precision, simulation
+from bakeoff.measuring.worker import counting, loading, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import (
     digest_of_weights,
@@ -32,16 +32,7 @@ from bakeoff.measuring.worker.fingerprint import (
     named_variables,
     own_files,
 )
-from bakeoff.measuring.worker.loading import (
-    calibration_of,
-    drawn_type,
-    gradients,
-    load,
-    move_to_device,
-    save_inputs,
-    shown_to_builds,
-    training_of,
-)
+from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
@@ -100,7 +91,7 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = move_to_device(model, cell, drawn_type(cell))
+    module, sets = move_to_device(model, cell, loading.drawn_type(cell))
     with layer_by_layer(module, dtype):
         cast = tuple(inputs.map(lambda tensor: tensor.to(type_in(tensor, dtype))) for inputs in sets)
         return run_eager(module, cast, traits=model.traits)
@@ -282,7 +273,7 @@ class Subject:
         self.tell(phase)
 
     def gradients(self) -> AbstractContextManager[object]:
-        return gradients(self.cell.task, self.needs_autograd)
+        return loading.gradients(self.cell.task, self.needs_autograd)
 
     @property
     def files_read(self) -> list[Path]:
@@ -298,7 +289,7 @@ class Subject:
         self.announce("model")
         before = global_settings.read()
         with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
-            model = load(self.cell, self.cwd, self.weights_at)
+            model = loading.load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
         if not self.cell.is_live:  # which lies in a file of Bakeoff's
             self.data_files = users_data(read)
@@ -583,14 +574,14 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     weights = digest_of_weights(module) if wants_fingerprint else ""
     kinds, sets = sets_that_differ_most(model, cell, module, sets, subject.load)
     if inputs is not None:
-        save_inputs(sets, inputs)
+        loading.save_inputs(sets, inputs)
     training = training_of(model, cell)
-    calibration = calibration_of(model, cell)
+    calibration = loading.calibration_of(model, cell)
     model_fingerprint = ""
     if wants_fingerprint:
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, subject.data_files, weights)
     subject.announce("call")
-    shown = calibration or shown_to_builds(sets, cell)
+    shown = calibration or loading.shown_to_builds(sets, cell)
 
     def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
         return flatten_outputs(module(*inputs.args, **inputs.kwargs))
