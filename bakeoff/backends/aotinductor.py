@@ -261,7 +261,6 @@ LINKED = "aot_inductor.custom_op_libs"
 
 
 def linker_options() -> dict[str, Any]:
-    """Return the options of Inductor that a package needs to load on this machine."""
     if sys.platform != "linux" or _finds_shared_libstdcxx():
         return {}
     # Linked with the static libstdc++, a package holds a second C++ runtime, and loading it ends with signal 11.

@@ -31,7 +31,6 @@ def apply(backend: Backend, cell: Cell) -> None:
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """Run the block without the fast path."""
     was_on = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -405,8 +405,6 @@ class Optimised(FromCounters, Callables):
 
 
 class OptimisedSteps(FromCounters, base.Wrapped):
-    """Runs training steps with parts that torch.compile made."""
-
     def __init__(self, steps: Compiled, device: Device, log: InductorLog) -> None:
         super().__init__(steps)
         self._device = device

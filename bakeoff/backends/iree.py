@@ -176,7 +176,6 @@ class Program(base.Compiled):
         self._results: Any = None
 
     def bind(self, inputs: Inputs) -> None:
-        """Copy the inputs into IREE's own buffers."""
         import iree.runtime
 
         tensors = inputs.tensors()

@@ -56,8 +56,6 @@ def converted_inputs(inputs: Inputs) -> Inputs:
 
 
 class ChannelsLast(Wrapped):
-    """Converts the inputs when they are bound."""
-
     def __init__(self, inner: Compiled, module: torch.nn.Module) -> None:
         super().__init__(inner)
         self._module = module

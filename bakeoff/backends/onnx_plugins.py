@@ -78,7 +78,6 @@ class Plugin:
         raise Unavailable(f"{self.package} offers nothing for {device}: {reason}")
 
     def add_to(self, options: Any, context: BuildContext, profile: Mapping[str, str]) -> None:
-        """Make a session run on what the plug-in offers, with a range of sizes. From a GPU, nothing falls back."""
         device = context.cell.device
         if device.is_cuda:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

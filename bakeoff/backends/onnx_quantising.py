@@ -99,7 +99,6 @@ def _nodes_of(modules: Sequence[str], exported: Path, prepared: Path, candidates
 
 
 def onnx_layers(model: OnnxModel, precision: Precision) -> Settings:
-    """Count the layers of a model that `static_onnx` or `weight_only.onnx_weights` wrote, for `Compiled.precision`."""
     graph = onnx.load(model.path, load_external_data=False).graph
     may_be_few = precision is Precision.INT8  # some are left in float32 when that is asked for
     layers = counted_layers(layers_of(graph), precision, library="ONNX Runtime", may_be_few=may_be_few)

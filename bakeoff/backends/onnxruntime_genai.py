@@ -127,8 +127,6 @@ class Caches:
 
 
 class Engine(Compiled):
-    """What prefill and step have in common."""
-
     def precision(self) -> Settings:
         return {"graph": "fp32"}
 

@@ -300,7 +300,6 @@ class BoundRequest(Compiled):
         return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
 
     def int8_layers(self) -> int:
-        """Return how many layers multiply bytes in the model that runs."""
         layers = 0
         for node in self._compiled.get_runtime_model().get_ops():
             kind, name = _kind(node)
@@ -353,7 +352,6 @@ def _copied(tensor: Any) -> torch.Tensor:
 
 
 def _torch_type(element_type: Any) -> torch.dtype:
-    """Return the torch type of an OpenVINO element type. Raise BakeoffError if torch has none."""
     types = {
         "f64": torch.float64,
         "f32": torch.float32,

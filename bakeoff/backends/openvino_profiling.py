@@ -91,7 +91,6 @@ def runtime_nodes(compiled: Any) -> list[RuntimeNode]:
 
 
 def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[RuntimeNode, profiling.Owner]:
-    """Return what each node computes for."""
     names, graph = {node.name for node in nodes}, converted.graph
     engine = {}
     for node in nodes:

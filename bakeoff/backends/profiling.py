@@ -24,8 +24,6 @@ ROUNDED_OFF = "lost in rounding (estimated)"
 
 
 class Kind(StrEnum):
-    """What a part of a call is spent on."""
-
     COMPUTE = "compute"
     COPY = "copies, casts and layout"
     FRAMEWORK = "framework"
@@ -99,8 +97,6 @@ MOVE = Owner((), Kind.COPY)
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A node of the graph that an engine was given."""
-
     modules: Modules = ()  # whose forward pass it was traced in; empty: not known
     inputs: tuple[str, ...] = ()  # names of the steps that it reads from
     moves: bool = False  # it only views, casts or copies values

@@ -283,8 +283,6 @@ def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prep
 
 @dataclass(frozen=True)
 class Layer:
-    """One product with a constant weight."""
-
     kind: str  # linear, convolution, or the name of an unknown module's type
     weights: int
     quantised: bool
@@ -406,15 +404,12 @@ def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -
 
 @dataclass
 class _Fed:
-    """What is known about a layer's inputs after calibration."""
-
     peak: float = 0.0
     rows: int = 0  # in the smallest call, with all leading dimensions together
     dimensions: int = 0
 
 
 def _observe(module: torch.nn.Module, parts: list[Any], sets: Iterable[Inputs]) -> dict[Any, _Fed]:
-    """Run `module` on `sets`, and return what each of `parts` was fed. Parts that were never called are left out."""
     fed: dict[Any, _Fed] = {}
 
     def note(part: Any, arguments: tuple[torch.Tensor, ...]) -> None:

@@ -67,7 +67,6 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept:
 
 
 def mark(inputs: Inputs, axes: OpenAxes) -> None:
-    """Mark the open axes of the tensors that torch.compile is called with first."""
     import torch._dynamo
 
     tensors = inputs.tensors()

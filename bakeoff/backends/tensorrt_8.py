@@ -59,7 +59,6 @@ def long_inputs(path: Path) -> tuple[str, ...]:
 
 
 def _has_cublas_and_cudnn() -> bool:
-    """Return whether the libraries are there that TensorRT 8.6 takes tactics from."""
     import ctypes
 
     try:

@@ -424,7 +424,6 @@ def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modul
 
 @contextlib.contextmanager
 def scopes_around(module: torch.nn.Module) -> Iterator[None]:
-    """Mark each module's forward pass in the trace."""
     from torch.autograd.profiler import record_function
 
     scopes: list[Any] = []

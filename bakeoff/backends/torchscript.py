@@ -94,8 +94,6 @@ class TorchScript(base.Backend):
 
 
 class Traced(base.FlatCalls):
-    """Calls a frozen TorchScript module."""
-
     def __init__(self, frozen: Any, kernels: Sequence[Kernel] = ()) -> None:
         super().__init__(frozen)
         self._frozen = frozen

@@ -34,8 +34,6 @@ MIN_NOTICEABLE_GRADIENT = 1e-2
 
 
 class TrainingOutput(NamedTuple):
-    """What one output of a training task is, and of which parameter or input."""
-
     kind: Literal["loss", "gradient", "change"]
     of: str = ""
 
@@ -92,7 +90,6 @@ class Training:
         return loss.detach()
 
     def restore(self) -> None:
-        """Put the first values of parameters, buffers, moments and step count back in place."""
         self._put_back(self.optimiser)
 
     def describe_outputs(self, inputs: Inputs) -> tuple[TrainingOutput, ...]:

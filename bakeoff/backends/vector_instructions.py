@@ -36,7 +36,6 @@ def try_vector_instructions() -> dict[str, bool]:
 
 
 def trust_vector_instructions(answers: Mapping[str, bool]) -> None:
-    """Give torch these answers of `try_vector_instructions` in this process, instead of trying once more."""
     from torch._inductor import cpu_vec_isa
 
     ask = cpu_vec_isa.VecISA.check_build

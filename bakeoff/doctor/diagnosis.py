@@ -15,8 +15,6 @@ SCHEMA_VERSION = "1.1.0"
 
 
 class OtherEnvironment(Frozen):
-    """An environment that `bakeoff env add` has made."""
-
     name: str
     python: str  # its interpreter
     differs: dict[str, tuple[str, str | None]]  # by package: the version there, and here

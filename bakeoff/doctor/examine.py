@@ -137,7 +137,6 @@ def _keeps(finding: Finding, trial: BackendTrial) -> bool:
 
 
 def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Contest]:
-    """Return a cell for each backend on each device, with the model that the backend is tried with."""
     devices = [Device(name) for name in device_names]
     contests: dict[str, list[PlannedCell]] = {}
     for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):

@@ -102,7 +102,6 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
 
 
 def import_error(module: str, launcher: Launcher) -> str:
-    """Return why `module` does not import, or an empty string. A worker tries it, because an import can crash."""
     try:
         return ask(launcher, TryImport(module=module), Tried).reason
     except BakeoffError as error:
@@ -141,7 +140,6 @@ def quota_cores(control_groups: Path, membership: Path) -> float | None:
 
 
 def linked() -> dict[str, int]:
-    """Return the major versions of what the backends' libraries are linked against, as far as they are installed."""
     versions = {}
     for name in backends.names():
         with contextlib.suppress(BakeoffError):  # the trial says why it does not load
@@ -205,7 +203,6 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _requires(library: str) -> list[str]:
-    """Return what a package needs on this machine, as `name` and specifier, without its extras."""
     try:
         texts = metadata.requires(library) or []
     except metadata.PackageNotFoundError:

@@ -53,12 +53,10 @@ FULL_BYTES = 16 * 2**20
 
 
 def has_full_disk(folder: Path) -> bool:
-    """Return True if the disk of a folder has no space left. Many libraries do not say that this is why they fail."""
     return shutil.disk_usage(folder).free < FULL_BYTES
 
 
 def make_workspace(folder: Path) -> Path:
-    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds."""
     for name in ("tmp", "cache", "artifact"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     # Its `tmp` leads to the machine's precompiled headers of torch, where there are any.

@@ -64,7 +64,6 @@ def in_force(malloc: Malloc) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def variables_in_place_of(before: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[None]:
-    """Have the `chosen` environment variables in the block, and none of those `before`, which come back after it."""
     _replace(before, chosen)
     try:
         yield

@@ -248,7 +248,6 @@ class Finish(Message):
 
     @property
     def only_checks(self) -> bool:
-        """True if others may check meanwhile."""
         return not (self.with_trace or self.with_metrics)
 
 

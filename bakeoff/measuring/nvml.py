@@ -122,7 +122,6 @@ class GpuWatch:
         self._card = None if index is None else card_at(library or import_pynvml(), index)
 
     def read(self) -> Mapping[str, Any]:
-        """Return fields of `Conditions`: none without NVML or the GPU."""
         if (card := self._card) is None:
             return {}
         return {

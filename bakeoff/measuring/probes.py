@@ -31,7 +31,6 @@ def launchers_for(request: Request, epochs: int = 1) -> Iterator[Launchers]:
 
 
 def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
-    """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
     facts = {}
     for name, python in request.env.items():
         try:

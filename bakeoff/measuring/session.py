@@ -52,7 +52,6 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
 
 
 def may_use_cuda(request: Request) -> bool:
-    """Return True if some worker may use a GPU, before torch has said whether it can. CUDA is not initialised."""
     if request.devices:
         return any(device.is_cuda for device in devices_of_cells(request.devices))
     return compute_capability(0) is not None
@@ -127,7 +126,6 @@ def has_spare_cores() -> bool:
 
 
 def servers_of(request: Request) -> int:
-    """Return how many processes of each cell get a fork server at once."""
     plan = sampling_of(request)
     # Servers that start later keep the contest waiting.
     further = FURTHER_SERVERS_AT_ONCE if has_spare_cores() else 0
@@ -181,7 +179,6 @@ def measurement_of(
     machine: Machine | None = None,
     place: str = "",
 ) -> RunContext:
-    """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
     if build_cache and (why := build_cache.why_unusable()):
         told = f"builds are not kept: {why}; the next run builds anew"
         store.note(told)
@@ -210,7 +207,6 @@ def measurement_of(
 
 
 def shared_imports(families: Sequence[Family]) -> list[str]:
-    """Return the modules that fork servers may import for models of these families."""
     # Where a family imports nothing, no cell may begin with the imports of another.
     if not all(family.imports for family in families):
         return []

@@ -59,7 +59,6 @@ def allowed_variables(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_withheld(name: str) -> bool:
-    """Return True for a variable that no worker sees, because it would change what is measured."""
     is_of_a_library = name.upper() in WITHHELD or name.upper().startswith(WITHHELD_PREFIXES)
     return is_of_a_library and not _is_known(name)
 

@@ -44,8 +44,6 @@ ENTRY_POINTS = "bakeoff.models"
 
 @dataclass(frozen=True)
 class Source:
-    """Where other models come from: the family of all models whose names begin with a prefix."""
-
     family: str  # "module:Class", whose constructor takes what follows the colon of the name
     form: str = ""  # how such a name is written; empty: nobody writes one
     description: str = ""
@@ -287,7 +285,6 @@ def _holds(path: Path, place: str) -> bool:
 
 
 def _in_presets(path: str) -> str:
-    """Return where a path lies that a preset names: in the package, unless the current folder has one of this name."""
     is_preset = path.startswith("presets/") and not Path(path).exists()
     return str(PACKAGE / path) if is_preset and (PACKAGE / path).exists() else path
 

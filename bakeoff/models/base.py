@@ -197,8 +197,6 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A language model as its two graphs. `step` has an attribute `in_place` that makes it write into its caches."""
-
     prefill: torch.nn.Module
     step: torch.nn.Module
     tokens: torch.Tensor  # ordinary ones, of which prompts are made

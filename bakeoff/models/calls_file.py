@@ -124,12 +124,10 @@ class Calls:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How often each size came, the most frequent first."""
         return {label: size.count for label, size in self._by_label()}
 
     @property
     def reasons(self) -> list[str]:
-        """Why calls have no values."""
         return sorted({size.reason for size in self._sizes.values() if not size.kept} - {""})
 
     def of_size(self, label: str) -> list[Call]:
@@ -314,7 +312,6 @@ def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Ten
 
 
 def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """Return the call with copies of its tensors in host memory. What shares memory shares it again."""
     from bakeoff.models import input_sets
 
     tensors = _tensors(args, kwargs)

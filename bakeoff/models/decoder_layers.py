@@ -29,7 +29,6 @@ class RotaryEmbedding(nn.Module):
 
 
 def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Return (..., width) turned by tables of the positions' cosines and sines, which may be broadcast."""
     first, second = x.chunk(2, dim=-1)
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 

@@ -72,7 +72,6 @@ def with_stages(
 
 
 def answer_request(around: Around, model: Callable[..., Any], raw: Any) -> Any:
-    """Answer a whole request with this raw example: before, the model and after. Any of the stages may be missing."""
     inputs = as_inputs("before()", around.before(raw) if around.before else raw)
     answer = model(*inputs.args, **inputs.kwargs)
     return around.after(answer) if around.after else answer
@@ -97,7 +96,6 @@ def _is_model(value: object) -> TypeGuard[torch.nn.Module | Pipeline]:
 
 
 def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
-    """Return the module's `surgical_targets`. Raise UsageError if they are not a list of patterns."""
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
         raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")

@@ -31,8 +31,6 @@ ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class ExportedFile(Family):
-    """An exported program, called as the module was that it was exported from."""
-
     imports = ("torch.export",)
 
     def __init__(self, file: str) -> None:
@@ -136,7 +134,6 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
 
 
 def _read(path: Path) -> ExportedProgram:
-    """Load the program. Raises UsageError, in one line, if this torch cannot."""
     try:
         with _only_weights():
             return torch.export.load(path)

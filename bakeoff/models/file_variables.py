@@ -31,7 +31,6 @@ class Variables:
         self._note_names(module, without)
 
     def put_back(self) -> bool:
-        """Give the variables the values that they had. Return False where calls may have changed something else."""
         for step in self._steps:
             step()
         return not self._has_iterator and all(tensor._version == version for tensor, version in self._versions)

@@ -58,7 +58,6 @@ class Generating(Family):
         return self.load_graph(DECODE, dimensions, seed, Device("cpu"), torch.float32)
 
     def load_graph(self, task: str, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
-        """Build the graph of `task` on `device` in `dtype`, with its inputs."""
         decoder = self._family.load_decoder(dimensions, seed, device, dtype)
         batch, prompt, context = int(dimensions["batch"]), int(dimensions["prompt"]), context_of(dimensions)
         generator = torch.Generator().manual_seed(seed)
@@ -84,7 +83,6 @@ class Generating(Family):
 
 
 def context_of(dimensions: Sizes) -> int:
-    """Return the rows of a cache: the prompt's tokens and the new ones."""
     return int(dimensions["prompt"]) + int(dimensions["new_tokens"])
 
 

@@ -72,8 +72,6 @@ class Rows(StaticLayer):  # type: ignore[misc]
 
 
 class Attending(nn.Module):
-    """What prefill and step of a model with attention have in common."""
-
     def __init__(self, language_model: Any, context: int) -> None:
         super().__init__()
         self.language_model = language_model
@@ -141,8 +139,6 @@ class HuggingFaceDecode(Attending):
 
 
 class State(LinearAttentionLayer):  # type: ignore[misc]
-    """The state of one recurrent layer. It is a copy, because the model writes into it."""
-
     def __init__(self, convolution: Tensor, recurrent: Tensor) -> None:
         super().__init__()
         self.conv_states[0], self.recurrent_states[0] = convolution.clone(), recurrent.clone()
@@ -152,8 +148,6 @@ class State(LinearAttentionLayer):  # type: ignore[misc]
 
 
 class Recurrent(nn.Module):
-    """What prefill and step of a recurrent model have in common."""
-
     def __init__(self, language_model: Any) -> None:
         super().__init__()
         self.language_model = language_model

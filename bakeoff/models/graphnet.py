@@ -83,7 +83,6 @@ class _OnDeviceOf(ast.NodeTransformer):
 
 
 def _described(tree: ast.Module) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each class in weight_meta.py by its `name`, without those that are no plain values."""
     described: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):

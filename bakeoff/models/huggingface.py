@@ -217,7 +217,6 @@ class HuggingFace(Family):
 
 
 def describe(folder: str) -> Facts:
-    """Return the whole configuration in the folder, and the class of its type that generates text, or nothing."""
     model = f"hf:{folder}"
     transformers = import_library("transformers", model)
     with naming_torchvision(model):

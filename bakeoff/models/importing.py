@@ -39,8 +39,6 @@ class UserFile(MetaPathFinder):
 
 
 class _SameModule(Loader):
-    """Gives a module that has another name, too."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

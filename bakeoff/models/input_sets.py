@@ -210,7 +210,6 @@ def with_lower_numbers(numbers: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def is_constant(values: torch.Tensor) -> bool:
-    """Return True for several real numbers that are all zero, or all the same one that is not whole."""
     first = values.flatten()[0]
     is_kind = bool(first == 0) or bool(torch.isfinite(first) and first != first.round())
     return values.numel() > 1 and is_kind and bool((values == first).all())
@@ -248,7 +247,6 @@ def is_continuous(values: torch.Tensor) -> bool:
 
 
 def is_tokens(values: torch.Tensor) -> bool:
-    """Return True for whole numbers of more than two kinds."""
     if values.dtype is torch.bool or values.is_complex():
         return False
     some = sample(values)
@@ -332,5 +330,4 @@ def memory_of(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Return how many values lie between the first and the last one in memory."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -138,7 +138,6 @@ def _size_of_arrays(arrays: Mapping[str, Any]) -> SizeInFile:
 
 
 def _require_parameters(module: torch.nn.Module, call: Call, file: Path) -> None:
-    """Raise UsageError, with the nearest name, for an argument that the module's `forward` does not take."""
     try:
         parameters = inspect.signature(module.forward).parameters
     except (TypeError, ValueError):

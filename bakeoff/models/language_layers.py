@@ -83,7 +83,6 @@ class DecoderLayer(nn.Module):
         return turned(queries, cosines, sines), turned(keys, cosines, sines), values
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Return the layer's output, of its input and what attention made of that."""
         x = x + self.attention_output(attended.transpose(1, 2).flatten(start_dim=2))
         x = x + self.down(self.activation(self.gate_up(self.feed_forward_norm(x))))
         return x

@@ -83,7 +83,6 @@ def torchvision_remedy(version: str, cuda: str | None) -> str:
 
 
 def torchvision_of(version: str) -> str:
-    """Return the requirement of the torchvision that is built for this torch: 0.29 for 2.14, and so on."""
     major, minor, *_ = version.split(".")
     return f"torchvision=={int(major) - 2}.{int(minor) + 15}.*"
 

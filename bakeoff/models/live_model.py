@@ -53,8 +53,6 @@ _one_at_a_time = threading.Lock()
 
 
 class About(Frozen):
-    """What is known of a live model without loading it."""
-
     name: str
     description: str
     dimensions: dict[str, int | str] = Field(default_factory=dict)  # parameters of a factory, with their defaults
@@ -133,7 +131,6 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
 
 
 def load_saved(folder: Path) -> tuple[Any, Any]:
-    """Return the model and the inputs that `save` wrote. This process then finds what the program found that saved."""
     About.model_validate_json((folder / ABOUT).read_bytes()).make_importable()
     model, example = _read(folder, PROGRAM, WEIGHTS)
     return model, example
@@ -235,7 +232,6 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def own_search_path() -> tuple[str, ...]:
-    """Return the folders of this process's search path that no environment has brought, in their order."""
     brought = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     own = []
     for entry in sys.path:

@@ -66,8 +66,6 @@ FILES = ("config.json", "model*.safetensors", "model.safetensors.index.json")
 
 @dataclass(frozen=True)
 class Commit:
-    """One state of a repository, which cannot change any more."""
-
     repository: str
     sha: str
 

@@ -27,8 +27,6 @@ IDS_BELOW = 2
 
 
 class OnnxFile(Family):
-    """The graph in a file, with the weights in it or beside it."""
-
     imports = ("onnx",)
 
     def __init__(self, file: str) -> None:
@@ -79,7 +77,6 @@ class OnnxFile(Family):
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the inputs of a call. Old files list their weights among the inputs."""
     weights = {weight.name for weight in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class PipelineModule(Frozen):
-    """One module of a pipeline, over one call of the pipeline."""
-
     name: str  # its path, such as `vae.decoder`
     kind: str  # its class
     calls: int
@@ -149,7 +147,6 @@ def run_once(pipeline: Any, example: Any) -> Any:
 
 
 def part_of(pipeline: object, name: str) -> nn.Module:
-    """Return the module at a path such as `vae.decoder`. Raise UsageError where there is none."""
     from torch import nn
 
     try:
@@ -192,7 +189,6 @@ class _Timer:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Time the calls of the module inside the block, which is one call of the pipeline."""
         import torch
 
         self.seconds.append(0.0)
@@ -216,7 +212,6 @@ class _Timer:
 
 
 def synchronise() -> None:
-    """Wait for the GPU, if this process uses one."""
     import torch
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -108,7 +108,6 @@ def _constant(expression: ast.expr) -> int | str | None:
 
 
 def parameters_of(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
-    """Yield each parameter that can be given by keyword, with its default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)

@@ -178,8 +178,6 @@ class EncoderLayer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention without a mask."""
-
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.per_head = (heads, dim // heads)
@@ -197,15 +195,11 @@ class SelfAttention(nn.Module):
 
 
 class AddReluMul(nn.Module):
-    """Computes relu(x + y) * z for x, y and z of one shape."""
-
     def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         return torch.relu(x + y) * z
 
 
 class Copy(nn.Module):
-    """Copies a tensor."""
-
     def forward(self, source: Tensor) -> Tensor:
         return source.clone()
 

@@ -68,7 +68,6 @@ class Torchvision(Family):
         return given
 
     def shapes(self, dimensions: Sizes) -> list[tuple[int, ...]]:
-        """Return the shape of each input: an image, two images for an optical flow, or a video."""
         batch, size = int(dimensions["batch"]), int(dimensions["size"])
         if self.kind == VIDEO:
             return [(batch, 3, int(dimensions["frames"]), size, size)]

@@ -20,8 +20,6 @@ VOCABULARY = 10_000
 
 @dataclass(frozen=True)
 class Size:
-    """The widths, the number of layers and the number of heads of a model."""
-
     dim: int
     ffn: int
     layers: int

@@ -38,7 +38,6 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def without_wrappers(module: nn.Module) -> nn.Module:
-    """Return the module inside the compilers and parallel wrappers around it. Nothing is changed."""
     return _inner(module, {})
 
 
@@ -91,7 +90,6 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
 
 
 def require_weights(module: nn.Module) -> None:
-    """Raise UsageError if a weight is on the meta device."""
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             raise UsageError(

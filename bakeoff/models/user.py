@@ -56,8 +56,6 @@ _imported: dict[Path, Imported] = {}
 
 @dataclass
 class Imported:
-    """A user's file that was imported once, for the loads that follow."""
-
     module: ModuleType
     begun_with: tuple[
         bytes, int, Sizes

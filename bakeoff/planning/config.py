@@ -91,7 +91,6 @@ def read_config(path: Path) -> Options:
 
 
 def read_preset(name: str) -> Options:
-    """Read the options of a preset. Raises UsageError for an unknown name."""
     names = sorted(path.stem for path in PRESETS.glob("*.toml"))
     if name in NOW_EXAMPLES:
         raise UsageError(
@@ -142,7 +141,6 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
 
 
 def kind_of(name: str) -> Any:
-    """Return the type of a request's field without its parameters: tuple, dict, bool, int, float or str."""
     if OPTIONS[name].parse:
         return OPTIONS[name].written_as
     annotation = Request.model_fields[name].annotation

@@ -40,7 +40,6 @@ def expand_backends(
 
 
 def best_modes(example: Cell, backend: str) -> list[str]:
-    """Return the modes of a backend that are worth trying for the example's model, task, precision and device."""
     try:
         instance = backends.create(backend)
     except BakeoffError:  # the cell says why it does not load

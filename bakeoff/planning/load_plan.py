@@ -47,7 +47,6 @@ class Traffic:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the value of --load, such as `server` or `multi-stream:8`. Raises UsageError for another form."""
         name, colon, streams = text.partition(":")
         if name not in set(Scenario):
             raise unknown(
@@ -114,14 +113,12 @@ class LoadPlan:
         return self.search_s + self.soak_s
 
     def requests_of(self, rate: float, share: float) -> int:
-        """Return how many requests a window of `share` of the usual length has at this rate, at least."""
         few = min(MIN_REQUESTS, round(rate * MAX_WINDOW_S * share))
         many = min(MANY_REQUESTS, round(rate * 2 * self.window_s * share))
         return max(20, few, many)
 
 
 def parse_objective(text: str) -> Objective:
-    """Return the objective of a text such as `p99_ms<20`. Raises UsageError for another form."""
     match = re.fullmatch(r"\s*(p\d+)_ms\s*<=?\s*(\d+(?:\.\d+)?)\s*", text, re.ASCII)
     if not match or match[1] not in PERCENTILES or not float(match[2]):
         raise UsageError(f"--slo {text}: write a percentile and its limit in milliseconds, such as p99_ms<20")

@@ -38,8 +38,6 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Contest:
-    """Cells that differ only in backend and mode, and in their precision if that is compared as well."""
-
     id: str
     cells: tuple[PlannedCell, ...]
 
@@ -158,7 +156,6 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
 
 
 def require_known_backends(request: Request) -> None:
-    """Raise UsageError for a backend, a mode or an environment that is unknown. This needs no model."""
     for part in request.parts():
         for entries in _by_environment(part).values():
             expand_backends(entries)

@@ -10,8 +10,6 @@ from bakeoff.records.schema import Range
 
 
 class Span(NamedTuple):
-    """The sizes of one dimension that --dynamic asks one build to serve."""
-
     low: int
     built_at: int | None  # the size to build with, if it was named
     high: int

@@ -347,7 +347,6 @@ class Request(Frozen):
         return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
 
     def parts(self) -> list[Request]:
-        """Return the requests that this one is made of, each with one product."""
         return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
 
 
@@ -363,7 +362,6 @@ class RunOverrides(Frozen):
     set: dict[str, Names] = Field(default_factory=dict)
 
     def given(self, request: Request) -> dict[str, object]:
-        """Return the fields that it changes. Its dimensions join those of the request, and win over them."""
         own = {name: value for name, value in self if value is not None}
         return own | {"set": request.set | self.set}
 

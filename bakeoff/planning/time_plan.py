@@ -47,8 +47,6 @@ is kept only for the fewest rounds that rank."""
 
 
 class PlanStep(StrEnum):
-    """What a cell, or its contest, goes through."""
-
     GROUNDWORK = "groundwork"  # the reference
     BUILD = "build"  # a cell's first process, until it is warm
     START = "start"  # a further process, until it is warm
@@ -113,7 +111,6 @@ class TimePlan:
         )
 
     def done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
-        """Learn what a step has taken. It does not lie ahead any more."""
         self._seen.setdefault((step, label), []).append(seconds)
         ahead = self._ahead[contest_id]
         ahead[step, label] = max(0, ahead[step, label] - 1)
@@ -144,7 +141,6 @@ class TimePlan:
         return self.budget_ends_s < math.inf
 
     def called(self, label: str, seconds: float) -> None:
-        """Learn how long a call of a cell takes, from its warm-up: a burst holds several, however long they take."""
         self._call_s[label] = seconds
 
     def left_s(self) -> float:
@@ -243,7 +239,6 @@ class TimePlan:
 
 @cache
 def usual_build_s(label: str) -> float:
-    """Return the usual seconds of a cell's first process until it is warm, by what its backend says."""
     backend = re.split(r"[/@[ ]", label)[0]
     try:
         return backends.create(backend).usual_build_s

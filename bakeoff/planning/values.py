@@ -11,14 +11,11 @@ from bakeoff.records.errors import UsageError, unknown
 
 @dataclass(frozen=True)
 class Shard:
-    """The share of one of several machines in the contests of a run."""
-
     number: int  # from 1 on
     machines: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the value of --shard, such as `2/8`. Raises UsageError for another form."""
         match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
         number, machines = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= number <= machines:
@@ -36,13 +33,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Size:
-    """A size in bytes, such as `2GB`."""
-
     size_bytes: float
 
     @classmethod
     def parse_limit(cls, text: str) -> Self:
-        """Read the value of --artifact-limit. Raises UsageError for another form."""
         match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text, re.ASCII)
         if match is None:
             raise UsageError(f"--artifact-limit {text}: write a size such as 500MB or 2GB")
@@ -68,5 +62,4 @@ def parse_interpreters(entries: Sequence[str]) -> dict[str, str]:
 
 
 def spell_named(values: Mapping[str, object]) -> list[str]:
-    """Return the values of an option that takes `NAME=VALUE`, such as --env and --dynamic."""
     return [f"{name}={value}" for name, value in values.items()]

@@ -170,7 +170,6 @@ class Cluster:
                 raise UsageError(f"node {node_id[:8]} of the cluster: {said}")
 
     def _home(self, store: Store) -> Any:
-        """Start the actor, beside this process, that writes what is copied back to the driver."""
         here = self._ray.get_runtime_context().get_node_id()
         actor = (
             self._ray.remote(num_cpus=0)(DriverMailbox)
@@ -232,7 +231,6 @@ class DriverMailbox:
             self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
 
     def take(self) -> list[ProgressEvent]:
-        """Return what was told since the last call."""
         notes, self._told = self._told, []
         return notes
 
@@ -290,7 +288,6 @@ def other_variables(recorded: Mapping[str, str]) -> str:
 
 
 def hardware() -> str:
-    """Return the hardware of this machine in words, such that machines with the same words are comparable."""
     node = environment.capture()
     memory = f"{(node.memory_bytes or 0) / 2**30:.0f} GiB"
     return ", ".join([node.cpu, counted(node.logical_cores or 0, "core"), memory, *(gpu.name for gpu in node.gpus)])
@@ -312,7 +309,6 @@ def pack(store: Store, names: Sequence[str]) -> bytes:
 
 
 def unpack(packed: bytes, store: Store) -> None:
-    """Write the files of an archive into a run's folder, and add its notes to the run's own."""
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         for member in archive.getmembers():
             if member.name == "notes.txt":

@@ -88,7 +88,6 @@ class ControllerProcess:
         self.connection.send(begin)
 
     def receive(self) -> Any:
-        """Return the next message, or None where the process has ended."""
         try:
             return self.connection.recv()
         except (EOFError, ConnectionError):
@@ -99,7 +98,6 @@ class ControllerProcess:
             self.connection.send(reply)
 
     def interrupt(self) -> None:
-        """Have it end its workers, and then itself."""
         self._process.send_signal(signal.SIGINT)
 
     def end(self) -> int:

@@ -29,8 +29,6 @@ CALIBRATIONS = 200
 
 @dataclass(frozen=True)
 class StartController:
-    """What a controller is started for."""
-
     place: Place
     request: Request
     contests: tuple[Contest, ...]  # all that it may be handed
@@ -48,8 +46,6 @@ class MeasureContest:
 
 @dataclass(frozen=True)
 class ControllerStarted:
-    """The controller can be handed its first contest."""
-
     environment: Environment
     rates: dict[str, float]  # what the place can do, by a fixed piece of work
 
@@ -112,7 +108,6 @@ def _best_ms() -> float:
 
 
 def rates_of_gpu(place: Place, launchers: Launchers) -> dict[str, float]:
-    """Return the rates of the place's GPU at large products and copies, or none without a GPU."""
     if place.gpu is None:
         return {}
     job = MeasureCeilings(device=place.device, precision=Precision.FP32)

@@ -125,7 +125,6 @@ class Pool:
         return message is not None
 
     def _hand(self, controller: Controller, order: MeasureContest | None) -> None:
-        """Hand a controller its next contest, or let it go where nothing is left."""
         controller.left_s = (0.0, 0.0)
         controller.reply(order)
         if order is None:
@@ -178,7 +177,6 @@ class Pool:
 
 
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:
-    """End the cells of a contest that have no record, all for this reason."""
     for planned in pending(contest, store):
         failure = Failure(kind="no controller", text=reason)
         record = Record(cell=planned.cell, status=Status.CRASH, **facts_of_process(failure), **common_fields(planned))

@@ -25,7 +25,6 @@ class Schedule:
         self._begun_at = dict(begun_at or {})
 
     def next_for(self, place: str) -> Contest | None:
-        """Return the contest to measure at this place now, or None where nothing is left for it."""
         if not self._under_way.get(place):
             chain = next((chain for chain in self._waiting if self._may_go_to(place, chain)), None)
             if chain is None:

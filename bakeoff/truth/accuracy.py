@@ -429,8 +429,6 @@ def _worst_value(
 
 
 def are_finite_alike(outputs: Sequence[Outputs], reference: Reference) -> bool:
-    """Return True if outputs have no value that is not finite, or the reference has some, too."""
-
     def are_finite(sets: Sequence[Outputs]) -> bool:
         return all(bool(torch.isfinite(tensor).all()) for outputs in sets for tensor in outputs)
 

@@ -67,7 +67,6 @@ class AlikeCalls:
         return self.can_restore or not self.traits.state
 
     def changed_weights(self) -> tuple[str, ...]:
-        """Return the names of the module's weights that are others than when this was made."""
         return self._weights.changed() if self._weights else ()
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -103,7 +102,6 @@ class AlikeCalls:
 
 
 def call(module: Any, inputs: Inputs) -> Outputs:
-    """Return everything that eager returns, with numbers as tensors."""
     return returned_by_call(module(*inputs.args, **inputs.kwargs))
 
 
@@ -192,7 +190,6 @@ def digests(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def owned(outputs: Outputs) -> Outputs:
-    """Return whole outputs that no later call overwrites."""
     if isinstance(outputs, Returned):
         return outputs.map(lambda tensor: tensor.detach().clone())
     return tuple(tensor.detach().clone() for tensor in outputs)

@@ -477,7 +477,6 @@ class Checker:
             )
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> tuple[Outputs, ...]:
-        """Return the build's answers to a script. Training begins anew for each set."""
         seeds = random.Random(seeds_from)
 
         def answer(inputs: Inputs) -> Outputs:
@@ -554,7 +553,6 @@ def buffers_in(compiled: object, name: str) -> Iterator[torch.Tensor]:
 
 
 def modules_in(compiled: object, depth: int = 4) -> Iterator[torch.nn.Module]:
-    """Yield the modules that a build holds, such as what `torch.jit.freeze` has made."""
     for value in vars(compiled).values() if depth and hasattr(compiled, "__dict__") else ():
         if isinstance(value, torch.nn.Module):
             yield value
@@ -582,8 +580,6 @@ class WithFreshInputs(Wrapped):
 
 
 class WithFrozenChoices(Wrapped):
-    """Says of a build in which a trace froze choices that it is partial."""
-
     def __init__(self, compiled: Compiled, choices: Sequence[Decision]) -> None:
         super().__init__(compiled)
         self._choices = choices

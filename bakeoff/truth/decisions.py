@@ -231,13 +231,10 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
 
 
 class FrozenChoices:
-    """The lines at which torch.jit.trace made a constant of a value, by its warnings."""
-
     def __init__(self) -> None:
         self.lines: set[Line] = set()
 
     def among(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-        """Return those of the model's decisions that the trace froze."""
         # The trace also warns where a size is read. Sizes do not change in a contest, and decide nothing.
         return tuple(decision for decision in decisions if (decision.file, decision.line) in self.lines)
 

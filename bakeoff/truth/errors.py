@@ -178,7 +178,6 @@ class OutputErrors:
 
     @property
     def is_finite_alike(self) -> bool:
-        """True if what is not finite is the same in the output and in the reference."""
         return not (self.not_finite or self.not_finite_in_reference or self.not_finite_differently)
 
     @property
@@ -189,7 +188,6 @@ class OutputErrors:
 
     @property
     def reference_rms(self) -> float:
-        """The root mean square of the reference."""
         return math.sqrt(self.reference_squares / self.reference_values) if self.reference_values else 0.0
 
     @property
@@ -336,7 +334,6 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
-    """Return eager's error of each output over all input sets."""
     if not rounding_decides:
         return errors_of_eager(eager, exact)
     # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
@@ -420,7 +417,6 @@ def _relative_error(value: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _distance(value: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the norm of the difference of two tensors of real or complex numbers, over what is finite in both."""
     if not _has_distance(value):
         return 0.0
     wide = torch.complex128 if value.is_complex() else torch.float64

@@ -38,7 +38,6 @@ def read() -> Settings:
 
 
 def changed_since(before: Settings) -> tuple[Setting, ...]:
-    """Return what has changed since `before` was read."""
     now = read()
     return tuple(
         Setting(name=name, before=value, after=now[name]) for name, value in before.items() if now[name] != value

@@ -41,8 +41,6 @@ def kept_at(folder: Path, fingerprint: str, cell: Cell) -> Path:
 
 
 class KeptReference(NamedTuple):
-    """A reference, and the memory that computing it took."""
-
     reference: Reference
     memory: Memory
 
@@ -65,7 +63,6 @@ def keep(reference: Path, path: Path, memory: Memory) -> None:
 
 
 def has_same_error(eager: Sequence[Outputs], exact: Sequence[Outputs], rmse: Sequence[float]) -> bool:
-    """Return True if these outputs of eager are as far from the exact ones as those whose `rmse` was kept."""
     try:
         errors = errors_of_eager(eager, exact).rmse
     except BakeoffError:  # other outputs

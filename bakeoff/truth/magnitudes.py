@@ -34,7 +34,6 @@ APART_OCTAVES, MIN_APART_VALUES = 6, 4
 
 
 def sums_by_octave(sizes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Add up the values in the octave of each of these sizes, which are in float64 and not negative."""
     sums = torch.zeros(EXPONENTS, dtype=torch.float64, device=values.device)
     return sums.index_add_(0, (sizes.view(torch.int64) >> 52).reshape(-1), values.reshape(-1))
 
@@ -79,7 +78,6 @@ class EagerOctaves(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The root mean square of the reference."""
         return float((self.reference_squares.sum() / self.counts.sum()).sqrt())
 
     def off_by(self, share: float) -> EagerOctaves:

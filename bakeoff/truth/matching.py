@@ -44,7 +44,6 @@ def labels(outputs: Outputs) -> list[str]:
 
 
 def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
-    """Return the labels of the outputs that have no element in any of these answers."""
     sizes = [
         (label, tensor.numel()) for answer in answers for label, tensor in zip(labels(answer), answer, strict=True)
     ]
@@ -218,7 +217,6 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """Return `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -61,8 +61,6 @@ Leaf = tuple[str, Any]
 
 
 class ModuleState:
-    """The state of a module as it was when this was made."""
-
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._leaves = _leaves(module)
@@ -92,8 +90,6 @@ class ModuleState:
 
 
 class Weights:
-    """Some values of each of a module's parameters as they were when this was made."""
-
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._leaves = self._now()
@@ -353,7 +349,6 @@ def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
 
 
 def _refilled(value: Any, content: Any) -> Any:
-    """Return a container or an object with this content."""
     if isinstance(value, list | deque):
         value.clear()
         value.extend(content.values())

@@ -117,7 +117,6 @@ def is_clock_stopped() -> bool:
 
 
 def time_seen() -> float:
-    """Return the time that the user's own code sees now, in seconds since 1970."""
     return time.time() if _at_s is None else _at_s
 
 

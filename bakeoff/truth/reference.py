@@ -78,7 +78,6 @@ class Reference:
         return reference
 
     def longest_sum_of(self, label: str) -> int:
-        """Return how many values the model adds up for the output of this label."""
         names = matching.labels(self.outputs[0])
         known = dict(zip(names, self.sums, strict=True)) if len(names) == len(self.sums) else {}
         return known.get(label, self.longest_sum)
@@ -151,7 +150,6 @@ class Beyond:
     draws: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a random model in several calls
 
     def save(self, reference: Path) -> None:
-        """Write a file beside the reference if there is anything."""
         if any(vars(self).values()):
             torch.save(self, reference.with_suffix(BEYOND))
 

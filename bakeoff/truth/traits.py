@@ -69,8 +69,6 @@ UNNAMED = "something that has no name"
 
 @dataclass(frozen=True)
 class Understood:
-    """What is known of a model after a few calls with eager."""
-
     traits: ModelTraits
     answer: Outputs  # of the first call, whole
 
@@ -406,8 +404,6 @@ CHANGE = 2**-6
 
 
 class OperatorCount(TorchDispatchMode):
-    """Counts the operators of torch that run inside the block."""
-
     def __init__(self) -> None:
         super().__init__()
         keep_compiler_out(OperatorCount)

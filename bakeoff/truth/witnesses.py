@@ -139,7 +139,6 @@ class RoundingNoise(TorchDispatchMode):
 
 
 def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
-    """Choose the last ones of equal values, or the first ones."""
     source = args[0]
     takes_indices = not isinstance(found, torch.Tensor) or func.overloadpacket in ONLY_INDICES
     if kwargs.get("stable") or not takes_indices or source.layout is not torch.strided or not source.numel():
@@ -201,7 +200,6 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
 
 
 def narrows(func: Any, args: tuple[Any, ...], found: Any) -> bool:
-    """Return True for a cast from a wider type to 16 bits."""
     if func.overloadpacket not in CASTS or not isinstance(found, torch.Tensor) or not args:
         return False
     is_wider = isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and args[0].element_size() > 2

@@ -21,8 +21,6 @@ WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that a build takes or returns."""
-
     name: str
     type: str  # torch's name
     shape: Shape  # at the size that the sample has

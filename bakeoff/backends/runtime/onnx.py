@@ -106,8 +106,6 @@ def load(artifact: Artifact) -> Loaded:
 
 
 class BoundCalls(Execution):
-    """Calls with inputs and outputs bound where they are."""
-
     def __init__(self, session: Any, new_outputs: Callable[[Sequence[Any]], list[Any]], stream: Any = None) -> None:
         self._session, self._new_outputs, self.stream = session, new_outputs, stream
         self._run_options = run_options()
@@ -140,8 +138,6 @@ class BoundCalls(Execution):
 
 
 class OnCpu(Loaded):
-    """A session that any number of threads call."""
-
     takes_arrays = True
 
     def __init__(self, artifact: Artifact) -> None:

@@ -310,7 +310,6 @@ def current_stream_handle(device: torch.device) -> int:
 
 
 def torch_type(dtype: trt.DataType) -> torch.dtype:
-    """Return the torch type of a TensorRT type. Raise BakeoffError if torch has none."""
     import tensorrt as trt
     import torch
 

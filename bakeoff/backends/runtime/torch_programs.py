@@ -195,8 +195,6 @@ def called(
 
 
 class Calls(Execution):
-    """Calls on the current stream."""
-
     def __init__(self, call_with: CallWith, prepare: Prepare) -> None:
         self._call_with, self._prepare = call_with, prepare
         self._call: Callable[[], object] = tuple

@@ -178,7 +178,6 @@ class BuildCache:
         return self.folder / f"{CEILINGS}{_digest(facts)}.json"
 
     def entries(self) -> list[CachedBuild]:
-        """Return all complete builds, those that were used last first."""
         builds = []
         for entry, build, what in self._complete():
             size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
@@ -186,7 +185,6 @@ class BuildCache:
         return sorted(builds, key=lambda build: -build.used_s)
 
     def labels_served(self) -> dict[str, set[str]]:
-        """Return the labels of the cells that complete builds have served last, by the title of their contest."""
         served: dict[str, set[str]] = {}
         for _, _, what in self._complete():
             title, _, labels = what.rpartition(": ")
@@ -194,7 +192,6 @@ class BuildCache:
         return served
 
     def _complete(self) -> Iterator[tuple[Path, FirstBuild, str]]:
-        """Yield the folder of each complete build, with what it took and what it has served last."""
         for entry in self.folder.glob("*/"):
             build = Store.build_in(_places(entry)[0] / "0")
             if build is not None and (entry / USED).exists():

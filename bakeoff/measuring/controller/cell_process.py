@@ -106,7 +106,6 @@ class CellProcess:
         self._go_on_with(None, now_s)
 
     def take_turn(self, now_s: float) -> None:
-        """Build, or warm up, and do not wait for it."""
         self._enter(AFTER_ITS_TURN[self.stage], now_s)
         self._seen_s = now_s
         self._go_on_with(None, now_s)
@@ -138,7 +137,6 @@ class CellProcess:
 
     @property
     def deadline_s(self) -> float:
-        """When it runs out of time, if it goes on."""
         assert self._seen_s is not None, "it goes on"
         return min(self._seen_s + self.limit_s - self.waited_s, self.ends_s)
 
@@ -166,7 +164,6 @@ class CellProcess:
 
     @property
     def is_ready(self) -> bool:
-        """True once it has come as far as it may before its epoch."""
         return self.stage in AFTER_ITS_TURN
 
     @property

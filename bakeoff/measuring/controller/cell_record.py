@@ -56,8 +56,6 @@ INTERRUPTED_BEFORE = "the run was interrupted before there were numbers"
 
 @dataclass(frozen=True)
 class MetricsSetup:
-    """The user's `evaluate`, and what it says of the reference."""
-
     evaluation: Evaluation
     reference: Metrics
 
@@ -212,7 +210,6 @@ class GrowingRecord:
         )
 
     def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
-        """Return what changes in the record if a further process gave wrong answers."""
         is_accepted = any(isinstance(doubt, doubts.AcceptedByMetric) for doubt in record.doubts)
         failed = next(
             (check for check in checks if not check.passed and not (is_accepted and check.is_only_inexact)), None
@@ -351,7 +348,6 @@ def doubts_of_finished(finished: Finished | None) -> list[doubts.Recompiled]:
 
 
 def doubt_of(warm_up: WarmUp) -> doubts.WarmUpTrend | doubts.WarmUpNoise | None:
-    """Return the doubt about a warm-up that did not become steady."""
     if warm_up.steady:
         return None
     return doubts.WarmUpNoise() if warm_up.trendless else doubts.WarmUpTrend(seconds=warm_up.seconds)

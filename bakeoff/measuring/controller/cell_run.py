@@ -108,7 +108,6 @@ class CellRun:
 
     @property
     def was_measured(self) -> bool:
-        """True when a process of the cell has ended well, so that it has a record."""
         return self._growing.known is not None
 
     @property
@@ -295,7 +294,6 @@ class CellRun:
         return warm_up if warm_up and warm_up.seconds >= self._run.sampling.warm_up_s else None
 
     def poll(self) -> None:
-        """Take what the process has said, and do not wait."""
         with self._ending_as_record(self.process):
             self.process.poll(self._now_s())
 
@@ -329,7 +327,6 @@ class CellRun:
         return BuildFolder(self._run.store.builds(self.cell.build_id), is_dynamic=bool(self.cell.dynamic))
 
     def pause(self) -> None:
-        """Stop its process, unless cells are measured one after the other."""
         if self._live is not None and self._run.interleaved:
             self._live.worker.pause()
 
@@ -487,7 +484,6 @@ class CellRun:
         self._forget_live()
 
     def record(self) -> Record:
-        """Return the record as it stands, of a cell that has been measured in at least one process."""
         assert self._growing.known is not None, "a process of the cell has ended well"
         return self._as_it_stands(self._growing.known)
 
@@ -531,7 +527,6 @@ class CellRun:
         return self._builds.of(0) / "artifact"
 
     def give_up(self) -> None:
-        """End its process, which has measured nothing yet."""
         self._end_worker()
         self.drop_ahead()
 

@@ -40,8 +40,6 @@ LAST_WARM_UPS_S, LAST_ROUNDS_S = 4.0, 8.0
 
 
 class ContestRun:
-    """The cells of one contest on their way to their records."""
-
     def __init__(
         self,
         measurement: RunContext,
@@ -117,7 +115,6 @@ class ContestRun:
         return kept
 
     def _keep_so_far(self, with_artifacts: bool = False) -> None:
-        """Write what the cells would end as if the run ended now."""
         begun_s = self._machine.now_s()
         records = {
             cell_run: record for cell_run in self._cells if (record := cell_run.so_far() or _built_only(cell_run))
@@ -393,7 +390,6 @@ class ContestRun:
                 self._finish(epoch, cell_run)
 
     def _await_ends(self) -> None:
-        """Wait until the processes are gone that were let go. They die while their epoch is kept."""
         for cell_run in self._cells:
             cell_run.await_end()
 

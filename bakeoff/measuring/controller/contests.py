@@ -35,7 +35,6 @@ NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
 
 
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
-    """Bring every pending cell of the contest to its record in the store."""
     sensible = []
     for planned in pending:
         status, reason = refusal(planned.cell)

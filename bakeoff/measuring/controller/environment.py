@@ -105,7 +105,6 @@ def _cpu_name() -> str:
 
 
 def gpus_of(library: Any) -> list[Gpu]:
-    """Return the GPUs that NVML tells of, or none without it."""
     return [_gpu(index, card) for index, card in enumerate(cards(library))]
 
 
@@ -154,7 +153,6 @@ def calibrate_ms() -> float:
 
 
 def available_bytes() -> int:
-    """Return the memory that new processes may take without swapping."""
     return int(psutil.virtual_memory().available)
 
 
@@ -172,18 +170,15 @@ class Machine:
         self._gpus: dict[Device, GpuWatch] = {}
 
     def device_free_bytes(self, device: Device) -> int | None:
-        """Return the free memory of a GPU, or None for a CPU or without NVML."""
         return None if device.cuda_index is None else device_free_bytes(device.cuda_index)
 
     def gpu_processes(self, device: Device) -> int | None:
-        """Return how many processes use a GPU for computing, or None for a CPU or without NVML."""
         if device not in self._gpus:
             self._gpus[device] = GpuWatch(device.cuda_index)
         return self._gpus[device].processes()
 
 
 def governor() -> str | None:
-    """Return the name of the policy that decides the CPU's clock."""
     try:
         return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
     except OSError:

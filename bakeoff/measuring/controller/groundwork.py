@@ -26,7 +26,6 @@ CHANGED = "the model computes something else than before this run was interrupte
 
 
 def what_failed(phase: str, cell: Cell) -> str:
-    """Say what failed, by the phase that was under way."""
     if phase == "model":
         return "your model failed to load"
     return f"your model failed when it was called in {cell.precision}" if phase == "call" else NOT_COMPUTED

@@ -43,7 +43,6 @@ class Headers:
                 self._workers[name] = launcher.start(job, log)
 
     def await_all(self) -> None:
-        """Wait for everything that was begun."""
         self._await(list(self._workers))
 
     def await_for(self, cell: Cell) -> None:

@@ -172,7 +172,6 @@ class Launchers:
         return self._launchers[-1]
 
     def of_environment(self, name: str) -> Launchers:
-        """Return the launchers of a named environment, or these for an empty name."""
         return self._others[name] if name else self
 
     def preload(self, modules: Sequence[str], for_cuda: bool, except_last: bool = False) -> None:
@@ -377,7 +376,6 @@ class ForkLauncher(Launcher):
         return self._server.is_serving and (branch is None or branch.is_gone or branch.is_serving)
 
     def await_serving(self) -> None:
-        """Wait until everything is imported and workers can be forked. See `ForkServer.await_serving`."""
         self._server.await_serving()
 
     def await_branch(self) -> None:
@@ -410,8 +408,6 @@ class ForkLauncher(Launcher):
 
 
 class SpawnLauncher(Launcher):
-    """Starts workers as fresh interpreters."""
-
     start_method = "spawn"
     is_per_epoch = False
 

@@ -75,7 +75,6 @@ class LoadRounds:
                 self._done(cell_run, PlanStep.SETTINGS, settings_s)
 
     def _step(self, visit: Visit, step: Callable[[CellRun, Round], None]) -> float:
-        """Have each cell take the step. Return the seconds that it took."""
         begun_s = self._now_s
         round_ = Round(self._group, self._number, begun_s - self._run.begun_s, self._run.machine.calibrate_ms())
         for cell_run in self._order():

@@ -187,7 +187,6 @@ class CellUnderLoad:
         return windows
 
     def _try(self, settings: ServingSettings, best: TriedSettings | None) -> TriedSettings:
-        """Return what these settings reach, with fewer and shorter windows than a turn has."""
         if best is None and self._plan.objective and (reason := self._why_no_rate_holds(settings)):
             return TriedSettings(settings=settings, value=None, reason=reason)
         traffic = self._probe(settings)
@@ -299,7 +298,6 @@ class CellUnderLoad:
     def _measure(
         self, settings: ServingSettings, value: float, seed: int, share: float = 1.0, is_turn: bool = False
     ) -> tuple[float | None, list[LoadWindow]]:
-        """Return the value of a turn, with its windows. `value` is what an earlier one had."""
         if self._plan.spec.sends_at_rate:
             return self._search(settings, value, seed, share, None, is_turn)
         order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)

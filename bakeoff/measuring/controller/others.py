@@ -22,8 +22,6 @@ QUIET_CORES = 0.2
 
 @dataclass(frozen=True)
 class Program:
-    """A process that is none of ours."""
-
     name: str
     cpu_s: float  # that it has taken
 
@@ -98,8 +96,6 @@ def _busy_s() -> float:
 
 @dataclass
 class QuietWait:
-    """Waits until other programs rest, for so many seconds in all. What is ours is stopped meanwhile."""
-
     left_s: float
     note: Callable[[str], None]
     busy_cores: Callable[[], float] = busy_cores

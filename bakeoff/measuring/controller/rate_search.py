@@ -55,7 +55,6 @@ class RateSearch:
         )
 
     def next_rate(self) -> float | None:
-        """Return the rate to try next, or None at the end of the search."""
         if not self.seen:
             return min(self.start, self.highest)
         held, too_high = self.held, self.too_high

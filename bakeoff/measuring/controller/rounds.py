@@ -27,8 +27,6 @@ MAX_ERROR_AT_HALF = 0.025
 
 @dataclass(frozen=True)
 class RoundsSoFar:
-    """What a group of cells has been through in one epoch."""
-
     done: int
     bursts: Sequence[Sequence[Burst]]  # of these rounds, cell by cell
     further_s: float = 0.0  # seconds since the planned rounds were done
@@ -123,8 +121,6 @@ def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
 
 @dataclass(frozen=True)
 class NextEpoch:
-    """The decision for or against another epoch, with a note about it."""
-
     is_wanted: bool
     note: str = ""
 

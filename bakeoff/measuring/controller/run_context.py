@@ -77,7 +77,6 @@ class RunContext:
         return Acceptance(self.accept, self.requirements)
 
     def await_serving(self) -> None:
-        """Wait until no fork server imports anything any more."""
         if not self.launchers.are_serving:
             self.progress.note("importing torch in the fork servers of further processes")
         self.launchers.await_serving()
@@ -109,14 +108,12 @@ class RunContext:
         self.progress.time_left(min(plan.left_s(), most_s), most_s)
 
     def end(self, record: Record) -> None:
-        """Keep the record of a cell that has come to its end."""
         record = self.at_place(record)
         self.store.save(record)
         self.tell_time_left()
         self.progress.ended(record)
 
     def at_place(self, record: Record) -> Record:
-        """Return the record with the place of a pool that it was measured at."""
         if not self.place:
             return record
         # The CPU's counter of energy also counts what is measured at other places.

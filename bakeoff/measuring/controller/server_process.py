@@ -50,7 +50,6 @@ class ForkServer:
         self._awaited.append(Preloaded)
 
     def branch(self, modules: Sequence[str], for_cuda: bool) -> ForkServer:
-        """Have it fork a server that imports `modules`, too."""
         ours, theirs = Pipe()
         with theirs, contextlib.suppress(OSError):
             self._send(Branch(modules=tuple(modules), for_cuda=for_cuda), theirs.fileno())
@@ -90,7 +89,6 @@ class ForkServer:
         return pid, partial(self._exit_status, pid)
 
     def close(self) -> None:
-        """Have it kill its workers and leave."""
         self._control.close()
 
     def _send(self, order: Order, descriptor: int | None = None) -> None:

@@ -93,8 +93,6 @@ def remove_left_folders() -> None:
 
 @dataclass(frozen=True)
 class StartedServer:
-    """The process of a fork server, with what it was started with."""
-
     command: Sequence[str]
     variables: Mapping[str, str]
     temporary: Path  # the launcher's folder, which the server removes when it outlives the controller
@@ -131,7 +129,6 @@ class StartedServer:
             self.process.wait()
 
     def discard(self) -> None:
-        """End a server that was never given an order."""
         self.end(max_close_s=0.0)
         remove_folder(self.temporary)
 
@@ -188,7 +185,6 @@ def signals_answered_by(handler: Callable[[int, FrameType | None], Any] | signal
 
 
 def discard_early() -> None:
-    """End the servers that no launcher has taken."""
     while _early:
         _early.pop().discard()
 

@@ -294,7 +294,6 @@ class GroupStart:
 
     @property
     def _is_quiet_for_warm_up(self) -> bool:
-        """True while a cell warms up that nothing may load or build beside."""
         return bool(self._at(ProcessStage.WARMING_UP)) and not self._loads_beside
 
     @property
@@ -339,7 +338,6 @@ class GroupStart:
                 self._side_by_side |= {other.cell.label for other in building}
 
     def _await_event(self, seconds: float) -> None:
-        """Wait until a process that loads or builds says something, or so many seconds have passed."""
         going_on, ahead = self._going_on, self._loading_ahead
         now_s = self._machine.now_s()
         left_s = min((cell_run.process.deadline_s - now_s for cell_run in going_on), default=seconds)

@@ -30,8 +30,6 @@ BLOCKS = 12
 
 @dataclass(frozen=True)
 class AroundModel:
-    """The stages around a model that is ready to be called."""
-
     stages: Around
     module: Callable[..., Any]
     inputs: Inputs
@@ -93,7 +91,6 @@ class RequestStages:
         return made.map(lambda _: next(placed))
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Have `after` take these outputs of a build as the model returns them."""
         if self.stages.after is not None and self.answer is not None:
             self.stages.after(self.answer(without_numbers(tuple(outputs))))
 

@@ -132,7 +132,6 @@ def _of_one_thread_each(
 
 
 def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
-    """Return the highest rates of several measurements of one device. A larger working set is never the faster one."""
     levels: list[MemoryLevel] = []
     for same in zip(*(reversed(each.levels) for each in attempts), strict=True):
         rate = max(each.bytes_per_s for each in [*same, *levels[-1:]])
@@ -187,7 +186,6 @@ def _best_flops_per_s(clock: Clock, precision: Precision, sizes: Sequence[int]) 
 
 
 def _product(size: int, device: torch.device, precision: Precision) -> Callable[[], object]:
-    """Return a product of two square matrices in `precision`. The second one is transposed, as in a linear layer."""
     if precision is INT8:
         whole = torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device)
         return lambda: torch._int_mm(whole, whole.t())
@@ -237,7 +235,6 @@ def _memory_s(clock: Clock, operator: Callable[[], object], size: int) -> float:
 
 
 def _memory_operators(values: torch.Tensor) -> tuple[Callable[[], object], ...]:
-    """Return what moves all of the values once: a sum, a copy of one half, and an addition to one half in place."""
     half = len(values) // 2
     source, target, total = values[:half], values[half : 2 * half], values.new_empty(())
     third = len(values) // 3
@@ -286,7 +283,6 @@ def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -
 
 
 def _best_s(clock: Clock, call: Callable[[], object], repeat_s: float = MIN_REPEAT_S) -> float:
-    """Return the seconds of the fastest call, after a first one that is not counted."""
     call()
     return min(_seconds_per_call(clock, call, repeat_s))
 

@@ -28,7 +28,6 @@ class CompilerChecks(Frozen):
         return None
 
     def keep(self, backend: str, device: Device) -> None:
-        """Keep it for all workers of this machine. Its file appears whole, or not at all."""
         kept = file_of(backend, device)
         partial = kept.with_suffix(f".{os.getpid()}")
         partial.write_text(self.model_dump_json())
@@ -36,7 +35,6 @@ class CompilerChecks(Frozen):
 
 
 def file_of(backend: str, device: Device) -> Path:
-    """Return where the answers are kept for the torch of this process and the compiler that it uses."""
     return isolation.headers_of_torch() / f"bakeoff-checked-{backend}-{device.kind}-{tools(torch.__file__)}"
 
 

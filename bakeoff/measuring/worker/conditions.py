@@ -111,7 +111,6 @@ class Threads:
         return bool(self._files)
 
     def waited_ns(self) -> int:
-        """Return the nanoseconds that threads were ready and had no core."""
         for thread, file in list(self._files.items()):
             try:
                 self._waited_ns[thread] = int(os.pread(file, 64, 0).split()[1])

@@ -103,7 +103,6 @@ def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], 
 
 
 def total(parts: Iterable[Work]) -> Work:
-    """Return the work of several calls, one after the other. Each of them reads the weights."""
     known = list(parts)
     flops = sum(each.flops for each in known)
     least_flops = sum(each.flops if each.least_flops is None else each.least_flops for each in known)
@@ -115,7 +114,6 @@ def total(parts: Iterable[Work]) -> Work:
 
 
 def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """Call forward and backward. Return tensors as large as what a step writes."""
     training.forget_gradients(inputs)
     loss = training.forward(*inputs.args, **inputs.kwargs)
     training.backward(loss)

@@ -94,8 +94,6 @@ def counter_for(device: Device) -> Counter:
 
 @dataclass(frozen=True)
 class _Span:
-    """What the counter said between two of its steps."""
-
     joules: float
     seconds: float
     calls: int
@@ -180,7 +178,6 @@ def _power(span: _Span) -> float:
 
 
 def _per_call(turns: Sequence[_Span], idle_w: Sequence[float]) -> list[float]:
-    """Return the joules per call of each turn, beyond the idle power right before and after it."""
     around_w = [(before + after) / 2 for before, after in itertools.pairwise(idle_w)]
     return [(turn.joules - own * turn.seconds) / turn.calls for turn, own in zip(turns, around_w, strict=True)]
 

@@ -109,7 +109,6 @@ class Predict:
 
 
 def form_of(sample: Path) -> dict[str, Any]:
-    """Return the form of a call with its answer. Raise BakeoffError where either has parts that are not known."""
     if not sample.exists():
         raise BakeoffError("evaluate is for inference alone, in one size")
     with numpy.load(sample) as arrays:
@@ -141,7 +140,6 @@ def sizes(shape: Sequence[int]) -> str:
 
 
 def like_models(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return an output of a build as the model in float32 gives it."""
     is_narrow = tensor.is_floating_point() and tensor.element_size() < 4
     return tensor.to(device, torch.float32) if is_narrow else tensor.to(device)
 

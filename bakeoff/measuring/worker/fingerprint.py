@@ -45,7 +45,6 @@ COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._
 
 
 def digest_of_weights(module: Any) -> str:
-    """Return a digest of the names and the content of a model's parameters, or of its buffers if it has none."""
     digest = hashlib.sha256()
     # Beside parameters, a buffer may be memory that nobody has set, which is other in each process.
     for name, tensor in (dict(module.named_parameters()) or dict(module.named_buffers())).items():
@@ -95,7 +94,6 @@ def _digest_of_file(path: Path) -> str:
 
 
 def _compiler() -> Iterable[str]:
-    """Return the version of the C++ compiler that torch uses, and its content where it is small."""
     if (found := shutil.which(os.environ.get("CXX") or "g++")) is None:
         return
     with contextlib.suppress(OSError, subprocess.SubprocessError):  # it cannot compile, either
@@ -138,14 +136,12 @@ def _scripted(module: Any) -> Iterable[bytes]:
 
 
 def _files_of_parts(module: Any) -> Iterable[Path]:
-    """Return the files that define the classes of a model's parts. One that was installed may have been edited."""
     for name in {type(part).__module__ for part in module.modules()}:
         if file := getattr(sys.modules.get(name), "__file__", None):
             yield Path(file)
 
 
 def named_variables() -> tuple[str, ...]:
-    """Return the environment variables that the user's files name."""
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in own_files()]
     quoted = {name for text in texts for name in _QUOTED_NAME.findall(text)}
     read = {name for text in texts for name in _READ_NAME.findall(text)}

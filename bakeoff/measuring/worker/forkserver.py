@@ -91,7 +91,6 @@ class Server:
                 process.kill()
 
     def preload(self, order: server_messages.Preload | server_messages.Branch) -> bool:
-        """Import modules. Return False if this process cannot fork workers any more."""
         with _as_a_worker(self._temporary / "preload", order.for_cuda), no_garbage_collection():
             imported = _imported(order.modules)
         # A fork has none of its parent's threads, and whatever they held stays locked in it.
@@ -250,7 +249,6 @@ def _imported(modules: Sequence[str]) -> list[str]:
 
 
 def has_initialised_cuda() -> bool:
-    """Return True if this process has initialised CUDA's driver, so that its forks cannot use it."""
     try:
         loaded = ctypes.CDLL(DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:  # nothing has loaded it

@@ -237,7 +237,6 @@ class Caller:
         self._together = in_batch(sets, batch) if batched else None
 
     def answer(self, samples: Sequence[int]) -> None:
-        """Answer whole requests for these inputs."""
         requests = [self._inputs_of(sample) for sample in samples]
         if self._batched is None or len(requests) == 1:
             for inputs in requests:

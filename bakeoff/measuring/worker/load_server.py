@@ -42,8 +42,6 @@ SAMPLE = re.compile(r'"name":"Sample".*?"ts":([\d.]+).*?"sample_seq":(\d+).*?"co
 
 
 class CachedInstances(NamedTuple):
-    """Instances that go on beside others, or until other settings come."""
-
     settings: ServingSettings
     instances: Instances
 
@@ -146,7 +144,6 @@ class LoadServer:
 
 
 def load_generator() -> ModuleType:
-    """Return MLPerf's load generator. Raises Unavailable where it is not installed."""
     try:
         return importlib.import_module("mlperf_loadgen")
     except ImportError:

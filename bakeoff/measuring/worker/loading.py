@@ -132,13 +132,11 @@ def calibration_of(model: LoadedModel, cell: Cell) -> tuple[Inputs, ...]:
 
 
 def shown_to_builds(sets: tuple[Inputs, ...], cell: Cell) -> tuple[Inputs, ...]:
-    """Return the input sets that a build may calibrate with: all but the last one, with which it is only checked."""
     is_whole = len(of_each_shape(sets)) > 1 or cell.task in GENERATION
     return sets if is_whole or len(sets) < 2 else sets[:-1]
 
 
 def save_inputs(sets: Sequence[Inputs], path: Path) -> None:
-    """Write input sets as they are, for a process that does not load the model, or loads it for other sizes."""
     torch.save([(one.args, dict(one.kwargs)) for one in sets], path)
 
 

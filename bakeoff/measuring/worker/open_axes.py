@@ -25,8 +25,6 @@ COMPARED_ELEMENTS = 1000
 
 @dataclass(frozen=True)
 class Made:
-    """What is compared of a model at one size: the shapes and constants of its inputs, and its weights."""
-
     shapes: tuple[tuple[int, ...], ...]
     constants: str
     weights: dict[str, tuple[tuple[int, ...], Any]]
@@ -78,7 +76,6 @@ def open_axes(base: Shapes, low: Shapes, high: Shapes, alone: dict[str, Shapes])
 
 
 def _require_one_model(model: str, name: str, base: Made, other: Made) -> None:
-    """Raise UsageError if more than the shapes of inputs changes with a dimension."""
     if list(map(len, base.shapes)) != list(map(len, other.shapes)) or base.constants != other.constants:
         raise UsageError(f"{model} is called with other arguments when {name} changes, and one build takes one kind")
     if base.weights.keys() != other.weights.keys():

@@ -16,7 +16,6 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 def dtype_of(precision: Precision) -> torch.dtype:
-    """Return the type of weights and inputs."""
     dtype: torch.dtype = getattr(torch, precision.input_type)
     return dtype
 

@@ -98,8 +98,6 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
 
 
 class Exact(NamedTuple):
-    """What cells are checked against."""
-
     outputs: tuple[Outputs, ...] | None
     computed_in: str
     in_float32: tuple[str, ...] = ()  # operators that lack float64
@@ -477,7 +475,6 @@ class Yardstick:
         return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
-        """Return eager's error of each output over the input sets of these places: the largest of any witness."""
         traits, precision = self.subject.traits, self.subject.cell.precision
         depends = bool(traits.depends_on_rounding)
 
@@ -544,8 +541,6 @@ def compiled_something() -> bool:
 
 @dataclass(frozen=True)
 class AsItIs:
-    """What eager tells in the cell's precision."""
-
     traits: ModelTraits
     outputs: tuple[Outputs, ...]  # of the model's own sets, and then of further calls
     sets: int  # of the model's own

@@ -90,7 +90,6 @@ def require_outputs(path: Path, program: Callable[..., Sequence[torch.Tensor]], 
 
 
 def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -> bool:
-    """Return True if two input sets of the same shapes have answers of different shapes."""
     found: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
     for inputs, answer in zip(sets, answers, strict=False):  # more answers may follow those of the sets
         shapes = tuple(tensor.shape for tensor in without_numbers(answer))
@@ -111,7 +110,6 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
 
 
 def words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
-    """Return a tensor as NumPy has it, with raw words for a type that NumPy lacks."""
     tensor = tensor.detach().cpu()
     if tensor.is_nested:
         tensor = torch.nested.to_padded_tensor(tensor, 0.0)

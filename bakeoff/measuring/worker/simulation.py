@@ -126,7 +126,6 @@ def _to_int8_per_channel(weight: torch.Tensor, channel: int) -> torch.Tensor:
 
 
 def _to_int4(weight: torch.Tensor, channel: int) -> torch.Tensor:
-    """Round a matrix to 4 bits in groups along the dimension that is not `channel`. Other weights stay."""
     if weight.dim() != 2:
         return weight
     by_channel = weight if channel == 0 else weight.t()

@@ -99,7 +99,6 @@ class WorkerContext:
         )
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
-        """Load the module and the input sets, and make the workspace the current folder."""
         with self.phases.announced("model"), few_threads(), clock_at(self.traits.clock_s):
             model = loading.load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
@@ -130,7 +129,6 @@ class WorkerContext:
             return module, sets
 
     def to_build_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
-        """Return the input sets to build with: copies, if the model writes into them."""
         return tuple(map(copied, sets)) if self.traits.written_inputs else sets
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
@@ -188,7 +186,6 @@ class WorkerContext:
 
     @property
     def artifact(self) -> Path:
-        """The folder that a backend builds into. All workers of the cell share it."""
         return self.job.shared_folder / "artifact"
 
     @property
@@ -236,7 +233,6 @@ class Phases:
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
-        """Announce a phase that costs a user nothing."""
         messages.send(self._connection, messages.PhaseBegun(name=name))
         yield
 
