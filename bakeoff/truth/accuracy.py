@@ -428,13 +428,6 @@ def _worst_value(
     return worst[1]
 
 
-def are_finite_alike(outputs: Sequence[Outputs], reference: Reference) -> bool:
-    def are_finite(sets: Sequence[Outputs]) -> bool:
-        return all(bool(torch.isfinite(tensor).all()) for outputs in sets for tensor in outputs)
-
-    return are_finite(outputs) or not are_finite(reference.outputs)
-
-
 def _worst(rmses: Sequence[float]) -> float:
     """Return the largest, so that a large output's error does not hide a small one's."""
     return max(rmses, default=math.nan)

@@ -228,7 +228,7 @@ def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -
         value, other = value.to_dense(), other.to_dense()
     if value.is_nested or value.is_quantized or is_equal(value, other):
         return True
-    if not (value.is_floating_point() or value.is_complex()):
+    if not is_inexact(value):
         return False
     if roundings is None:
         roundings = ROUNDING_OF_16_BITS if torch.finfo(value.dtype).bits <= 16 else ROUNDING_OF_32_BITS
@@ -242,5 +242,9 @@ def _is_alike(value: torch.Tensor, other: torch.Tensor, roundings: int | None) -
     return bool(error <= roundings * torch.finfo(value.dtype).eps * size)
 
 
+def is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def are_finite(outputs: Outputs) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if tensor.is_floating_point())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if is_inexact(tensor))

@@ -28,7 +28,7 @@ from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
 from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
-from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, call, copied, named_inputs
+from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, are_finite, call, copied, named_inputs
 from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
@@ -223,7 +223,10 @@ class Checker:
         """Return the answers with the numbers that a graph leaves out, so that they are as long as the reference's."""
         known = self.reference.outputs
         matched, _ = match(answers, known)
-        filled = [tuple(map(_or_other, ours, exact)) for ours, exact in zip(matched, known, strict=False)]
+        filled = [
+            tuple(right if own is None else own for own, right in zip(ours, exact, strict=True))
+            for ours, exact in zip(matched, known, strict=False)
+        ]
         return filled or answers
 
     def _with_cause(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
@@ -343,7 +346,7 @@ class Checker:
                 return right.model_copy(update=told_nothing)
             rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
             return right.model_copy(update={"passed": False, "rule": rule})
-        if not accuracy.are_finite_alike(answers, reference):
+        if all(map(are_finite, reference.outputs)) and not all(map(are_finite, answers)):
             return right.model_copy(update={"passed": False})
         why = OWN_NUMBERS if traits.repeats_with_seed else NO_SEED
         if draws and not self._cell.precision.is_quantised:
@@ -500,10 +503,6 @@ class Checker:
         with clock_at(self._traits.clock_s):
             self._compiled.run()
             self._synchronise()
-
-
-def _or_other(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
-    return other if tensor is None else tensor
 
 
 def form_of(tensor: torch.Tensor) -> object:

@@ -69,18 +69,15 @@ class SliceSums:
             sums = kept.sum(others) if others else kept
             counts = torch.full_like(sums, sets * squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
-                known[dimension] = _added(known[dimension], new) if dimension in known else new
+                if dimension in known:
+                    longer, shorter = sorted((known[dimension], new), key=len, reverse=True)
+                    new = longer.clone()
+                    new[: len(shorter)] += shorter
+                known[dimension] = new
 
     @property
     def root_mean_squares(self) -> dict[int, torch.Tensor]:
         return {dimension: (sums / self._counts[dimension]).sqrt() for dimension, sums in self._sums.items()}
-
-
-def _added(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    longer, shorter = (first, second) if first.numel() >= second.numel() else (second, first)
-    total = longer.clone()
-    total[: shorter.numel()] += shorter
-    return total
 
 
 @dataclass
@@ -119,7 +116,14 @@ class OutputErrors:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
         ours, reference = as_pairs(ours).detach(), as_pairs(reference).detach()
         if self.is_whole:
-            self._add_whole(ours, reference)
+            exact = torch.float64 if ours.is_floating_point() else torch.int64
+            wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
+            self.values += ours.numel()
+            self.reference_values += ours.numel()
+            self.reference_squares += ours.numel()
+            self.squares += wrong
+            if wrong:
+                self.largest, self.largest_beyond_rtol = 1.0, math.inf
             return
         shape = ours.shape
         ours, reference = ours.reshape(-1), reference.reshape(-1)
@@ -165,16 +169,6 @@ class OutputErrors:
         self.not_finite_in_reference += int(theirs_only)
         self.not_finite_differently += int(differing - ours_only - theirs_only)
         return squared
-
-    def _add_whole(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
-        exact = torch.float64 if ours.is_floating_point() else torch.int64
-        wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
-        self.values += ours.numel()
-        self.reference_values += ours.numel()
-        self.reference_squares += ours.numel()
-        self.squares += wrong
-        if wrong:
-            self.largest, self.largest_beyond_rtol = 1.0, math.inf
 
     @property
     def is_finite_alike(self) -> bool:
@@ -338,12 +332,12 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_deci
         return errors_of_eager(eager, exact)
     # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
     alike = [
-        matching.with_structure(
-            tuple(
+        matching.with_structure_of(
+            theirs,
+            (
                 exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
                 for value, exact_value in zip(ours, theirs, strict=True)
             ),
-            matching.structure_of(theirs),
         )
         if len(ours) == len(theirs)
         else theirs
@@ -453,12 +447,12 @@ def with_varying(
     if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
         return None
     return tuple(
-        matching.with_structure(
-            tuple(
+        matching.with_structure_of(
+            ours,
+            (
                 drawn_value if label in varying else value
                 for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
             ),
-            matching.structure_of(ours),
         )
         for ours, theirs in zip(outputs, drawn, strict=True)
     )

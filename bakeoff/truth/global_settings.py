@@ -1,8 +1,9 @@
 """Global settings of torch that a model's file or its calls may change, and that must be the same for every cell."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
@@ -19,7 +20,7 @@ LOADING_THREADS = 2
 """Several processes load side by side. With a thread for each core in each of them, threads mostly wait for a core."""
 
 TINY = 1e-310
-"""A denormal number in float64."""
+"""A denormal number in float64, which becomes zero where these are flushed."""
 
 
 def read() -> Settings:
@@ -27,7 +28,7 @@ def read() -> Settings:
         "threads": str(torch.get_num_threads()),
         "interop threads": str(torch.get_num_interop_threads()),
         "default type": str(torch.get_default_dtype()).removeprefix("torch."),
-        "flush-denormal": _on(_flushes_denormals()),
+        "flush-denormal": _on(not torch.full((1,), TINY, dtype=torch.float64, device="cpu").mul(1.0).item()),
         "deterministic algorithms": _on(torch.are_deterministic_algorithms_enabled()),
         "cudnn.benchmark": _on(torch.backends.cudnn.benchmark),
         "cudnn.deterministic": _on(torch.backends.cudnn.deterministic),
@@ -49,14 +50,14 @@ def put_in_force(traits: ModelTraits) -> int:
     changed = {setting.name: setting.after for setting in traits.settings}
     if traits.threads is not None and traits.threads != torch.get_num_threads():
         torch.set_num_threads(traits.threads)
-    if "flush-denormal" in changed:
-        torch.set_flush_denormal(changed["flush-denormal"] == ON)
-    if "deterministic algorithms" in changed:
-        torch.use_deterministic_algorithms(changed["deterministic algorithms"] == ON, warn_only=True)
-    if "cudnn.benchmark" in changed:
-        torch.backends.cudnn.benchmark = changed["cudnn.benchmark"] == ON
-    if "cudnn.deterministic" in changed:
-        torch.backends.cudnn.deterministic = changed["cudnn.deterministic"] == ON
+    switches: dict[str, Callable[[bool], object]] = {
+        "flush-denormal": torch.set_flush_denormal,
+        "deterministic algorithms": partial(torch.use_deterministic_algorithms, warn_only=True),
+        "cudnn.benchmark": partial(setattr, torch.backends.cudnn, "benchmark"),
+        "cudnn.deterministic": partial(setattr, torch.backends.cudnn, "deterministic"),
+    }
+    for name in switches.keys() & changed:
+        switches[name](changed[name] == ON)
     return torch.get_num_threads()
 
 
@@ -94,10 +95,6 @@ def threads_for_untimed_work(is_machine_busy: bool) -> AbstractContextManager[No
     """Have torch compute with one thread in the block if other programs keep the machine busy."""
     # Threads that share cores with other programs wait for one another: calls may take forty times as long.
     return few_threads(1) if is_machine_busy else contextlib.nullcontext()
-
-
-def _flushes_denormals() -> bool:
-    return not bool(torch.full((1,), TINY, dtype=torch.float64, device="cpu").mul(1.0).item())
 
 
 def _on(is_on: bool) -> str:

@@ -6,7 +6,7 @@ they are constants of the graph, but no other output.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -50,22 +50,11 @@ def empty_outputs(answers: Sequence[Outputs]) -> set[str]:
     return {label for label, _ in sizes} - {label for label, size in sizes if size}
 
 
-def structure_of(outputs: Outputs) -> dict[str, Any] | None:
-    """Return places, numbers and constants in a form that JSON can hold, or None if they are not known."""
-    if (structure := _structure(outputs)) is None:
-        return None
-    return {
-        "places": list(structure.places),
-        "numbers": sorted(structure.numbers),
-        "constants": dict(structure.constants),
-    }
-
-
-def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Outputs:
-    """Return the outputs with what `structure_of` has returned for them."""
-    if structure is None:
-        return outputs
-    return Returned.of(outputs, structure["places"], structure["numbers"], structure["constants"])
+def with_structure_of(known: Outputs, outputs: Iterable[torch.Tensor]) -> Outputs:
+    """Return the outputs with the places, numbers and constants of those that are known."""
+    if (structure := _structure(known)) is None:
+        return tuple(outputs)
+    return Returned.of(outputs, structure.places, structure.numbers, structure.constants)
 
 
 def choices_of(outputs: Outputs) -> Mapping[str, Choice]:

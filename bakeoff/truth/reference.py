@@ -127,7 +127,7 @@ def with_answer(reference: Reference, answer: Outputs) -> Reference | None:
     count = len(first) + len(choices)
     return replace(
         reference,
-        outputs=(matching.with_choices(matching.with_structure(tuple(values), matching.structure_of(first)), choices),),
+        outputs=(matching.with_choices(matching.with_structure_of(first, values), choices),),
         eager_rmse=reference.eager_rmse[:count],
         eager_spread=reference.eager_spread[:count],
         types=reference.types[:1],

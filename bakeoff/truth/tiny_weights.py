@@ -1,7 +1,6 @@
 """Finds weights of zero, or nearly, that hide what they are multiplied with, such as a fresh gate or layer scale."""
 
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,7 +69,13 @@ class MultiplicationWatch(TorchFunctionMode):
 
 def tiny_weights_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> tuple[str, ...]:
     """Return the names of weights that are zero, or nearly, and that hide what the model multiplies with them."""
-    tiny = dict(_tiny(module))
+    tiny = {
+        name: weight
+        for name, weight in module.named_parameters()
+        if weight.is_floating_point() and is_strided(weight) and weight.numel()
+        # most weights are known after a few values
+        if all(bool((part.float().abs() < TINY).all()) for part in (weight.detach().flatten()[:8], weight.detach()))
+    }
     if not tiny:
         return ()
     watch = MultiplicationWatch(tiny)
@@ -80,11 +85,3 @@ def tiny_weights_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> tup
     except Exception:  # a model may refuse to be watched
         traceback.print_exc()
     return tuple(watch.hiding)
-
-
-def _tiny(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, weight in module.named_parameters():
-        if weight.is_floating_point() and is_strided(weight) and weight.numel():
-            parts = weight.detach().flatten()[:8], weight.detach()  # most weights are known after a few values
-            if all(bool((part.float().abs() < TINY).all()) for part in parts):
-                yield name, weight
