@@ -73,7 +73,13 @@ class OnnxFile(Family):
             return torch.randn(shape, dtype=dtype)
         if "mask" in value.name and len(shape) == 2:  # all but the first row are padded at their end
             return padded_at_the_end(*shape).to(dtype)
-        return torch.randint(_ids_below(self.model, value.name), shape).to(dtype)
+        tables = {weight.name: weight.dims for weight in self.model.graph.initializer}
+        lengths = [
+            int(tables[node.input[0]][0])
+            for node in self.model.graph.node
+            if node.op_type == "Gather" and list(node.input[1:]) == [value.name] and node.input[0] in tables
+        ]
+        return torch.randint(min(lengths, default=IDS_BELOW), shape).to(dtype)
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -112,16 +118,6 @@ def _default(value: onnx.ValueInfoProto, axis: int) -> int:
     kind = value.type.tensor_type
     likely = axis_name(value.name, axis, len(kind.shape.dim), _type_name(kind.elem_type) == "FLOAT", ())
     return DEFAULTS.get(likely, OTHER_DEFAULT)
-
-
-def _ids_below(model: onnx.ModelProto, name: str) -> int:
-    tables = {weight.name: weight.dims for weight in model.graph.initializer}
-    lengths = [
-        int(tables[node.input[0]][0])
-        for node in model.graph.node
-        if node.op_type == "Gather" and list(node.input[1:]) == [name] and node.input[0] in tables
-    ]
-    return min(lengths, default=IDS_BELOW)
 
 
 def _work(model: onnx.ModelProto) -> tuple[int, int]:

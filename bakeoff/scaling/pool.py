@@ -66,8 +66,11 @@ class Pool:
             self._start(place)
         while len(self._begun) < len(self._places):
             for controller in self._ready():
-                if not self._has_begun(controller):
+                message = controller.receive()
+                if message is None:
                     raise BakeoffError(f"no controller at {controller.place.name}: {self._cause(controller)}")
+                if isinstance(message, ControllerStarted):
+                    self._begun[controller.place.name] = message
         slower = slower_places({name: begun.rates for name, begun in self._begun.items()})
         if slower and self._request.strict:
             raise UsageError(f"--strict: {'; '.join(slower)}: leave it out of --devices")
@@ -117,12 +120,6 @@ class Pool:
         connections = {controller.connection: controller for controller in self._controllers.values()}
         for connection in wait(list(connections)):
             yield connections[connection]  # type: ignore[index]  # only Windows waits for handles
-
-    def _has_begun(self, controller: Controller) -> bool:
-        message = controller.receive()
-        if isinstance(message, ControllerStarted):
-            self._begun[controller.place.name] = message
-        return message is not None
 
     def _hand(self, controller: Controller, order: MeasureContest | None) -> None:
         controller.left_s = (0.0, 0.0)

@@ -230,7 +230,13 @@ class CellRun:
         yield messages.ReadyToBuild
         if not may_build:
             yield ProcessStage.LOADED
-            self._prepare_build(live)
+            if not self._is_ahead_of_time:
+                live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
+                if not live.is_warm:
+                    self._builds.begin(live.build, self.cell.label)
+            if live.is_warm and live.build not in self._built:
+                live.first_build = self._builds.made[live.build]
+                live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
             live.worker.send(messages.Build())
 
         if is_packaged:
@@ -268,16 +274,6 @@ class CellRun:
             self._run.store.keep_build(made)
         if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
-
-    def _prepare_build(self, live: CellProcess) -> None:
-        """Note what the process starts from, and what others may start from once it has built."""
-        if not self._is_ahead_of_time:
-            live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
-            if not live.is_warm:
-                self._builds.begin(live.build, self.cell.label)
-        if live.is_warm and live.build not in self._built:
-            live.first_build = self._builds.made[live.build]
-            live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
 
     def _share_build(self, live: CellProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""

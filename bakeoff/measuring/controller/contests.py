@@ -253,7 +253,8 @@ def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> d
             its = _mode_of(other)
             if its is None or other.cell.backend != planned.cell.backend:
                 continue
-            if mode.switches and its.captures and the_host_is_the_limit and _keeps_memory_alike(mode, its):
+            keeps_memory_alike = bool(mode.channels_last_of) == bool(its.channels_last_of)
+            if mode.switches and its.captures and the_host_is_the_limit and keeps_memory_alike:
                 why = f"the host takes {host_ms:.3g} of the {call_ms:.3g} ms of eager's call: other kernels save little"
             elif its.code_of != mode.code_of:
                 continue
@@ -267,10 +268,6 @@ def dominated(cells: Sequence[PlannedCell], call_ms: float, host_ms: float) -> d
                 continue
             found[planned.cell.id] = (other.cell.label, why)
     return found
-
-
-def _keeps_memory_alike(mode: Mode, other: Mode) -> bool:
-    return bool(mode.channels_last_of) == bool(other.channels_last_of)
 
 
 def _replays(mode: Mode) -> bool:

@@ -59,8 +59,12 @@ class PlannedRounds:
             return everyone
         if len(everyone) not in self._goes_on:
             first_half = [_before(half, bursts) for bursts in seen.bursts]
-            # A cell needs as many calls as all planned rounds have at least.
-            short = {place for place, bursts in enumerate(first_half) if _calls(bursts) < self.calls * self.rounds}
+            least = self.calls * self.rounds  # so many calls a cell needs
+            short = {
+                place
+                for place, bursts in enumerate(first_half)
+                if sum(len(burst.samples_ns) for burst in bursts) < least
+            }
             self._goes_on[len(everyone)] = short | unclear(first_half, MAX_ERROR_AT_HALF)
         return self._goes_on[len(everyone)]
 
@@ -101,10 +105,6 @@ class RefineImpreciseRounds:
             may_help = any(map(undisturbed_rounds, so_far))  # else a busy machine is why they are imprecise
             self._imprecise[key] = imprecise(so_far, seen.bridge) if may_help else set()
         return self._imprecise[key]
-
-
-def _calls(bursts: Sequence[Burst]) -> int:
-    return sum(len(burst.samples_ns) for burst in bursts)
 
 
 def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:

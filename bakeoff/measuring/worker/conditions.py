@@ -76,7 +76,10 @@ class Watch:
         if samples_ns and self._threads.are_known:
             calls_ns = np.maximum(1.0, np.array(samples_ns, dtype=np.float64))
             quiet |= without_waiting(calls_ns, [*self._marks, (len(samples_ns), waited_ns)])
-        switches, page_faults = (_risen(now, before) for now, before in zip(counts, self._counts, strict=True))
+        switches, page_faults = (
+            None if now is None or before is None else now - before
+            for now, before in zip(counts, self._counts, strict=True)
+        )
         busy_cores = _difference(busy_s, self._busy_s, seconds)
         return Conditions(
             wait_share=_difference(waited_ns, self._marks[0][1], 1e9 * seconds) if self._threads.are_known else None,
@@ -246,10 +249,6 @@ def switches_and_page_faults() -> tuple[int | None, int | None]:
         return None, None
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_nivcsw, usage.ru_minflt
-
-
-def _risen(now: int | None, before: int | None) -> int | None:
-    return None if now is None or before is None else now - before
 
 
 def _difference(now: float | None, before: float | None, scale: float) -> float | None:

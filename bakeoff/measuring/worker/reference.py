@@ -327,7 +327,8 @@ class Subject:
         errors: list[Exception] = []
         for name, has_plain_experts in (("float64", False), ("float64", True), ("float32", False)):
             is_pointless = has_plain_experts and is_out_of_memory(errors[-1])
-            if name not in reference_types(self.cell.precision) or is_pointless:
+            # beside 16 bits float32 is as good as exact
+            if is_pointless or (name == "float32" and not self.cell.precision.is_16_bit):
                 continue
             try:
                 if exact := self._exact_in(name, has_plain_experts):
@@ -348,11 +349,6 @@ class Subject:
         with KeepFloat64() if name == "float64" else nullcontext() as mode:
             outputs = self.outputs_in(model, self.cell, getattr(torch, name))
         return Exact(outputs, name, tuple(mode.in_float32) if mode else ())
-
-
-def reference_types(precision: Precision) -> tuple[str, ...]:
-    """Return the types that a reference may be computed in, best first: beside 16 bits float32 is as good as exact."""
-    return ("float64", "float32") if precision.is_16_bit else ("float64",)
 
 
 def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact, Sequence[Sequence[Outputs]]]:
