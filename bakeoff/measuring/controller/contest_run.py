@@ -9,15 +9,15 @@ from functools import partial
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import Ranking, baseline_of, beaten, contenders
 from bakeoff.measuring.controller import rounds
-from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, NO_TIME, not_reached
+from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
+from bakeoff.measuring.controller.contest_cells import ContestCells, Epoch
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import signals_answered_by
-from bakeoff.measuring.controller.starting import Epoch, GroupStart
+from bakeoff.measuring.controller.starting import GroupStart
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import PlanStep
-from bakeoff.records.artifacts import ArtifactTooLarge
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
@@ -50,8 +50,6 @@ class ContestRun:
     ) -> None:
         """Go on with the epochs that an interrupted run has `kept`, if there are any. `known_size` is the memory of the
         reference if it was computed now. Each of the `stand_ins` takes part if the cell of its label fails."""
-        self._stand_ins = list(stand_ins)
-        self._epoch: Epoch | None = None
         self._known_size = known_size
         self._run = measurement
         self._machine = measurement.machine
@@ -62,20 +60,19 @@ class ContestRun:
         self._held_all = kept.held_all if kept else False
         # one cell of the first group stays for all others, and that is the baseline if it is steady
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
-        self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
+        in_order = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
         self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
-        self._ended = 0  # so many cells have their records
-        self._lack = ""  # how much longer the budget must be, where it left no time for any cell
         self._time_plan = measurement.time_plan
         # with a budget, what takes long to build waits for what does not; side by side, it begins first
         if self._time_plan.has_budget or self._device.is_cuda:
-            steps = {cell_run: PlanStep.START if cell_run.cached_at else PlanStep.BUILD for cell_run in self._cells}
-            self._cells[1:] = sorted(
-                self._cells[1:],
+            steps = {cell_run: PlanStep.START if cell_run.cached_at else PlanStep.BUILD for cell_run in in_order}
+            in_order[1:] = sorted(
+                in_order[1:],
                 key=lambda cell_run: self._seconds_of(steps[cell_run], [cell_run]),
                 reverse=not self._time_plan.has_budget,
             )
+        self._cells = ContestCells(measurement, self._contest_id, in_order, list(stand_ins))
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more, and save the records. What was measured so
@@ -89,42 +86,25 @@ class ContestRun:
         except BaseException:  # a fault of this process
             self._keep_so_far()
             raise
-        self._await_ends()
-        for cell_run, record in self._with_artifacts({cell_run: cell_run.record() for cell_run in self._cells}).items():
-            self._save(cell_run, record)
-
-    def _with_artifacts(self, records: Mapping[CellRun, Record]) -> dict[CellRun, Record]:
-        """Keep the artefacts of cells that came to a good end, the fastest first. Return all records, with these."""
-        if self._run.artifacts is None:
-            return dict(records)
-        for record in records.values():
-            self._run.artifacts.remove(record.cell.id)  # of an interrupted run
-        kept, too_large = dict(records), []
-        right = [cell_run for cell_run, record in records.items() if record.status is Status.OK]
-        for cell_run in sorted(right, key=lambda cell_run: cell_run.median_ms):
-            record = records[cell_run]
-            try:
-                name = self._run.artifacts.keep(record.cell.id, cell_run.artifact)
-                kept[cell_run] = record.model_copy(update={"artifact": name})
-            except ArtifactTooLarge as error:
-                too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
-        if too_large:
-            self._run.store.note(
-                f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}"
-            )
-        return kept
+        self._cells.await_ends()
+        for cell_run, record in self._cells.with_artifacts(
+            {cell_run: cell_run.record() for cell_run in self._cells.going_on}
+        ).items():
+            self._cells.save(cell_run, record)
 
     def _keep_so_far(self, with_artifacts: bool = False) -> None:
         begun_s = self._machine.now_s()
         records = {
-            cell_run: record for cell_run in self._cells if (record := cell_run.so_far() or _built_only(cell_run))
+            cell_run: record
+            for cell_run in self._cells.going_on
+            if (record := cell_run.so_far() or _built_only(cell_run))
         }
         # What an interrupted run has measured stays until this one has numbers of as many cells.
-        if records and sum(bool(record.bursts) for record in records.values()) + self._ended >= self._had_numbers:
+        if records and sum(bool(record.bursts) for record in records.values()) + self._cells.ended >= self._had_numbers:
             self._write_so_far(records)
             if with_artifacts:
                 with contextlib.suppress(OSError):  # a full disk takes no numbers, and export tells to resume
-                    self._write_so_far(self._with_artifacts(records))
+                    self._write_so_far(self._cells.with_artifacts(records))
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
 
@@ -138,18 +118,20 @@ class ContestRun:
     def _for_another_epoch(self, done: int) -> list[CellRun]:
         """Return the cells that get another process, or none of them, and say why or why not."""
         plan = self._run.sampling
-        if done == 0 or not self._cells:
-            return self._cells
-        records = [cell_run.record() for cell_run in self._cells] if plan.races or done >= plan.processes else []
+        if done == 0 or not self._cells.going_on:
+            return self._cells.going_on
+        records = (
+            [cell_run.record() for cell_run in self._cells.going_on] if plan.races or done >= plan.processes else []
+        )
         open_pairs = self._run.undecided_pairs(records) if done >= plan.processes else ()
         # another build of a cell may be faster than those that it was measured with
         may_sit_out = plan.races and done >= plan.builds
         # In a race, a surely beaten cell sits out. It comes back if the verdict is found to depend on it.
         sitting_out = rounds.racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
-        cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
+        cells = [cell_run for cell_run in self._cells.going_on if cell_run.cell.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
             return []
-        for cell_run in self._cells:
+        for cell_run in self._cells.going_on:
             cell_run.left = sitting_out.get(cell_run.cell.label)
             if cell_run.left:
                 cell_run.drop_ahead()
@@ -194,11 +176,11 @@ class ContestRun:
         """Measure a process of each cell, in groups where memory does not hold all, and keep what an epoch has told."""
         # alternate the order, so that no backend profits from starting first
         in_reverse = self._epochs_done % 2 == 1 and self._held_all
-        records = [cell_run.record() for cell_run in self._cells if cell_run.was_measured]
+        records = [cell_run.record() for cell_run in self._cells.going_on if cell_run.was_measured]
         leads = Ranking(records, self._run.requirements).leads.values() if records else ()
         expected = rounds.expected_epochs(self._run.sampling, self._epochs_done, list(leads))
         epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells), expected=expected)
-        self._epoch = epoch
+        self._cells.epoch = epoch
         while epoch.has_more_groups:
             if not epoch.waiting:  # and so no cell stays: each of these is alone
                 epoch.waiting.append(epoch.displaced.popleft())
@@ -211,17 +193,19 @@ class ContestRun:
                 self._run.store.note(
                     f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}"
                 )
-        self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished or cell_run not in cells]
-        for stand_in, _ in self._stand_ins:
+        self._cells.going_on = [
+            cell_run for cell_run in self._cells.going_on if cell_run in epoch.finished or cell_run not in cells
+        ]
+        for stand_in, _ in self._cells.stand_ins:
             stand_in.clear()
-        self._stand_ins = []
+        self._cells.stand_ins = []
         self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
         self._run.store.keep(
             UnfinishedContest(
                 contest_id=self._contest_id,
                 epochs=self._epochs_done,
                 held_all=self._held_all,
-                cells=[cell_run.unfinished() for cell_run in self._cells],
+                cells=[cell_run.unfinished() for cell_run in self._cells.going_on],
                 place=self._run.place,
             )
         )
@@ -229,7 +213,7 @@ class ContestRun:
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
         if not all(epoch.number in cell_run.ahead for cell_run in epoch.waiting):
-            self._await_ends()  # what starts now needs their memory
+            self._cells.await_ends()  # what starts now needs their memory
         epoch.group = next(self._run.group_numbers)
         epoch.alive = list(epoch.staying)
         launched_s = self._machine.now_s()
@@ -248,7 +232,7 @@ class ContestRun:
 
     def _await_quiet(self) -> None:
         """Wait until what ran beside the start of cells has ended, because nothing may run beside what is measured."""
-        self._await_ends()
+        self._cells.await_ends()
         self._run.await_serving()
         self._run.headers.await_all()
         if self._run.quiet is not None:
@@ -256,7 +240,7 @@ class ContestRun:
             self._run.quiet.wait(self._run.progress.tick, at_most_s=left_s / 2)  # a budget must leave time to measure
 
     def _start_group(self, epoch: Epoch) -> None:
-        start = GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry)
+        start = GroupStart(self._cells, epoch, self._known_size)
         try:
             start.start()
         except KeyboardInterrupt:
@@ -272,16 +256,6 @@ class ContestRun:
                 epoch.holds_all &= not epoch.waiting
                 self._run_rounds(epoch, start_s=0.0)
             raise
-
-    def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
-        """End the cell with its record and return True if the run's time budget leaves no time for it."""
-        label, labels = cell_run.cell.label, [other.cell.label for other in alive]
-        if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
-            return False
-        if not alive and not self._lack:
-            self._lack = self._time_plan.lack([cell_run.cell.label for cell_run in self._cells], self._machine.now_s())
-        self._conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self._lack)))))
-        return True
 
     def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
@@ -310,7 +284,7 @@ class ContestRun:
             if not takers:
                 break
             on_gpu = self._machine.gpu_processes(self._device)
-            ours = len(alive) + sum(len(cell_run.ahead) for cell_run in self._cells)
+            ours = len(alive) + sum(len(cell_run.ahead) for cell_run in self._cells.going_on)
             around = Conditions(
                 calibration_ms=self._machine.calibrate_ms(),
                 core=rounds.core_of_round(epoch.group, done, self._machine.usable_cores()),
@@ -318,7 +292,7 @@ class ContestRun:
             )
             for cell_run in rounds.order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
-                self._visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
+                self._cells.visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
             done += 1
             self._keep_so_far_if_due()
             if done <= self._run.sampling.rounds:
@@ -336,24 +310,10 @@ class ContestRun:
         """Put one cell after the other under load while every other one is stopped."""
 
         def visit(cell_run: CellRun, step: Callable[[], None]) -> None:
-            self._visit(epoch, cell_run, step)
+            self._cells.visit(epoch, cell_run, step)
             self._keep_so_far_if_due()
 
         LoadRounds(self._run, plan, epoch.number, epoch.group, epoch.alive).take(visit)
-
-    def _visit(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], None]) -> None:
-        """Take a step of a cell that was stopped. If it ends, it is not among the living any more."""
-        try:
-            cell_run.resume()
-            step()
-            cell_run.pause()
-        except CellEnded as ended:
-            self._take_away(epoch, cell_run, ended)
-
-    def _take_away(self, epoch: Epoch, cell_run: CellRun, ended: CellEnded) -> None:
-        epoch.alive.remove(cell_run)
-        if self._conclude_or_retry(cell_run, ended, epoch.alive):
-            epoch.displaced.append(cell_run)
 
     def _bridge(self, epoch: Epoch) -> CellRun:
         """Return the cell that stays for all groups of an epoch, or would stay by the rounds so far."""
@@ -381,7 +341,7 @@ class ContestRun:
             if going[0].last_step().only_checks:
                 while leaving and len(going) < at_once and leaving[0].last_step().only_checks:
                     going.append(leaving.popleft())
-                for ahead in [process for cell_run in self._cells for process in cell_run.ahead.values()]:
+                for ahead in [process for cell_run in self._cells.going_on for process in cell_run.ahead.values()]:
                     ahead.go_on(self._machine.now_s())
             for cell_run in going:
                 cell_run.resume()
@@ -389,14 +349,10 @@ class ContestRun:
             for cell_run in going:
                 self._finish(epoch, cell_run)
 
-    def _await_ends(self) -> None:
-        for cell_run in self._cells:
-            cell_run.await_end()
-
     def _measure_further(self, epoch: Epoch) -> None:
         """Measure what bursts do not tell. What takes long is measured only for cells that somebody may choose."""
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
-        records = [record for cell_run in self._cells if (record := cell_run.so_far())]
+        records = [record for cell_run in self._cells.going_on if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:
             chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
             with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
@@ -404,7 +360,7 @@ class ContestRun:
             chosen = contenders(records, self._run.requirements)
             done = epoch.number + 1
             open_pairs = self._run.undecided_pairs(records) if done >= self._run.sampling.processes else ()
-            going_on = [cell_run for cell_run in self._cells if not cell_run.left]
+            going_on = [cell_run for cell_run in self._cells.going_on if not cell_run.left]
             with_energy = not self._decision(done, going_on, open_pairs).is_wanted  # in the last epoch, by the records
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
@@ -412,7 +368,7 @@ class ContestRun:
             has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
-                self._visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
+                self._cells.visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
             if cell_run in epoch.alive:
                 cell_run.process.further_s = self._machine.now_s() - begun_s
 
@@ -421,7 +377,7 @@ class ContestRun:
         try:
             cell_run.finish()
         except CellEnded as ended:
-            self._take_away(epoch, cell_run, ended)
+            self._cells.take_away(epoch, cell_run, ended)
             return
         epoch.alive.remove(cell_run)
         record = cell_run.record()
@@ -434,47 +390,8 @@ class ContestRun:
             epoch.finished.append(cell_run)
             return
         cell_run.await_end()  # the folder of its build is to go
-        if not self._is_built_anew(cell_run, record):
-            self._conclude(cell_run, record)
-
-    def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
-        """Return True if the cell is tried again alone, because `others` held memory that it lacked, or conclude it."""
-        if self._is_built_anew(cell_run, ended.record):
-            return False
-        if ended.record.status is not Status.OOM or not others:
-            self._conclude(cell_run, ended.by_rounds or ended.record)
-            return False
-        self._run.store.note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
-        for other in self._cells:
-            other.drop_ahead()
-        cell_run.leave()
-        self._await_ends()
-        return True
-
-    def _is_built_anew(self, cell_run: CellRun, record: Record) -> bool:
-        """Return True if the cell waits in this epoch again, because what lies in the cache may have failed it."""
-        if self._epoch is None or not (why := cell_run.builds_anew_after(record)):
-            return False
-        self._run.store.note(f"{cell_run.cell.id} {why}")
-        self._epoch.waiting.appendleft(cell_run)
-        return True
-
-    def _conclude(self, cell_run: CellRun, record: Record) -> None:
-        """Save the record of a cell that ends before the others, with its artefact if it came to a good end."""
-        self._save(cell_run, self._with_artifacts({cell_run: record})[cell_run])
-
-    def _save(self, cell_run: CellRun, record: Record) -> None:
-        label = cell_run.cell.label
-        self._ended += 1
-        self._time_plan.dropped(self._contest_id, label)
-        self._run.end(record)
-        if record.status is not Status.OK:
-            wanted = [cell_run for cell_run, instead_of in self._stand_ins if instead_of == label]
-            self._stand_ins = [stand_in for stand_in in self._stand_ins if stand_in[0] not in wanted]
-            self._cells += wanted
-            if self._epoch is not None:
-                self._epoch.waiting += wanted
-        cell_run.clear(keeps_build=record.status is Status.OK)
+        if not self._cells.is_built_anew(cell_run, record):
+            self._cells.conclude(cell_run, record)
 
 
 def _bursts_of(group: int, cells: Sequence[CellRun]) -> list[list[Burst]]:

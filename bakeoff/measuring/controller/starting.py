@@ -8,16 +8,13 @@ are steady. Only what starts from an earlier build, and processes of the next ep
 when all cells are warm.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from bakeoff.measuring.controller.cell_process import BUILDING, CellProcess, ProcessStage
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
+from bakeoff.measuring.controller.contest_cells import ContestCells, Epoch
 from bakeoff.measuring.controller.launcher import MOST_AHEAD
-from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
-from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import PlanStep
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Memory
@@ -39,60 +36,26 @@ BYTES_OF_REFERENCE = 8
 """A number of the reference in float64 takes so many bytes."""
 
 
-@dataclass
-class Epoch:
-    """One epoch while it lasts: each cell in one process, in groups where memory does not hold all at once. One cell
-    stays for all groups: the baseline, or the steadiest cell if the baseline's rounds differ much."""
-
-    number: int
-    waiting: deque[CellRun]  # not started yet
-    group: int = 0  # number of the group that is alive, in the run
-    alive: list[CellRun] = field(default_factory=list)  # the cells of this group that are warm
-    staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
-    displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
-    finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
-    is_full: bool = False  # memory holds no more cells beside those that are alive
-    holds_all: bool = True  # memory has held all cells at once so far
-    expected: int = 1  # so many epochs are to come in all, by what is known
-
-    @property
-    def has_more_groups(self) -> bool:
-        return bool(self.waiting or self.displaced)
-
-
 TO_BUILD = (ProcessStage.LOADING, ProcessStage.LOADED)
 BEFORE_WARM_UP = (*TO_BUILD, ProcessStage.EXPORTED, *BUILDING)
-
-
-def epochs_ahead(epoch: int, expected: int, plan: SamplingPlan) -> range:
-    """Return the epochs whose processes may load beside this one, if `expected` epochs are to come in all."""
-    if plan.builds > 1:
-        return range(0)
-    return range(epoch + 1, min(epoch + 1 + MOST_AHEAD, expected, plan.most_processes))
 
 
 class GroupStart:
     """Starts waiting cells of an epoch until none is left, or memory holds no more beside those that are alive."""
 
-    def __init__(
-        self,
-        run: RunContext,
-        epoch: Epoch,
-        known_size: Memory | None,
-        end_if_late: Callable[[CellRun, Sequence[CellRun]], bool],
-        conclude_or_retry: Callable[[CellRun, CellEnded, Sequence[CellRun]], bool],
-    ) -> None:
-        """`known_size` is the reference's memory. Both functions take a cell and the others alive: `end_if_late`
-        returns True if the cell has ended for lack of time, and `conclude_or_retry` if it is to be tried again."""
-        self._run, self._epoch = run, epoch
+    def __init__(self, cells: ContestCells, epoch: Epoch, known_size: Memory | None) -> None:
+        """`known_size` is the reference's memory."""
+        self._cells, self._run, self._epoch = cells, cells.run, epoch
+        run = cells.run
         self._machine = run.machine
         self._known_size = known_size
-        self._end_if_late, self._conclude_or_retry = end_if_late, conclude_or_retry
         self._starting: list[CellRun] = []
         self._side_by_side: set[str] = set()
         # what serves requests may need all memory, and a budget may leave the next epoch no time
-        may_load_ahead = run.load is None and not run.time_plan.has_budget
-        self._ahead = epochs_ahead(epoch.number, epoch.expected, run.sampling) if may_load_ahead else range(0)
+        may_load_ahead = run.load is None and not run.time_plan.has_budget and run.sampling.builds == 1
+        following = epoch.number + 1
+        last = min(following + MOST_AHEAD, epoch.expected, run.sampling.most_processes)
+        self._ahead = range(following, last) if may_load_ahead else range(0)  # epochs that may load beside this one
         # what remains is mostly loading, where an earlier epoch or an earlier run has built the cells
         self._mostly_loads = epoch.number > 0 or any(cell_run.cached_at for cell_run in epoch.waiting)
 
@@ -171,7 +134,7 @@ class GroupStart:
                 self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
                 return
             self._epoch.waiting.remove(following)
-            if self._end_if_late(following, alive):
+            if self._cells.end_if_late(following, alive):
                 continue
             number = self._epoch.number
             if not following.take_ahead(number):
@@ -324,7 +287,7 @@ class GroupStart:
                 continue  # other builds need not wait for the headers
             later = self._starting[self._starting.index(cell_run) :]  # these get what it leaves
             before = [other for other in self._alive() if other not in later or other.process.stage not in TO_BUILD]
-            if self._end_if_late(cell_run, before):
+            if self._cells.end_if_late(cell_run, before):
                 self._starting.remove(cell_run)  # what was built before it has taken the time
                 continue
             if not cell_run.starts_warm:  # more is known than when it was launched
@@ -358,7 +321,7 @@ class GroupStart:
             cell_run.poll()
         except CellEnded as ended:
             self._starting.remove(cell_run)
-            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
+            if self._cells.conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return
