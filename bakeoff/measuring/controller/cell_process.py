@@ -164,7 +164,6 @@ class CellProcess:
 
     @property
     def is_ready(self) -> bool:
-        """True once it has come as far as it may before its epoch."""
         return self.stage in AFTER_ITS_TURN
 
     @property
