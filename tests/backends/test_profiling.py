@@ -140,10 +140,7 @@ def times_by_modules(parts: list[ProfiledKernel]) -> Counter[tuple[str, ...]]:
     return times
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["eager", "torchscript", "onnx"],
-)
+@pytest.mark.parametrize("backend", ["eager", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_the_planted_module_is_named(backend: str, tmp_path: Path, one_thread: None) -> None:
     parts = profiled(backend, tmp_path)
     times = times_by_modules(parts)

@@ -214,6 +214,7 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
     worker.end()
 
 
+@pytest.mark.slow
 def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Path, tmp_path: Path) -> None:
     with SpawnLauncher() as launcher:
         worker = start(launcher, "hang", reference, tmp_path)
