@@ -644,6 +644,7 @@ def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(
     assert "onnx wins" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     without_verdicts(folder)
     (folder / "report.md").unlink()
@@ -700,6 +701,7 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "--figures") == 0
     assert call(folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0

@@ -354,6 +354,7 @@ def test_events_are_shown_and_an_interruption_gives_the_result_so_far(monkeypatc
     assert set(shown.notes) == {"still measuring"} and len(shown.notes) >= 2
 
 
+@pytest.mark.slow
 def test_an_interruption_while_the_process_imports_is_one_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     imports = "note('one'); note('two')\nwhile True: time.sleep(0.01)"
     with process_doing(monkeypatch, imports) as process, pytest.raises(KeyboardInterrupt):

@@ -415,6 +415,7 @@ def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
     assert owners["split"] == Owner(())  # the exporter does not say
 
 
+@pytest.mark.slow
 def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path: Path) -> None:
     layers = nn.Sequential(*(nn.Linear(32, 32, bias=number != 1) for number in range(3))).eval()
     inputs = Inputs((torch.randn(4, 32),))
