@@ -37,7 +37,7 @@ bench: $(VENV)/.ready-$(EXTRA) ## compare the template models, or what ARGS asks
 
 test: lint types pytest ## all that CI checks
 
-test-all: ## what CI checks, and the slow tests, such as every mode of every compiler: before a release
+test-all: $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## what CI checks, and the slow tests, such as every mode of every compiler: before a release
 	$(MAKE) test ARGS='-m "not container" $(ARGS)'
 
 fast: lint types ## within a minute: lint, types, and the tests of what changed since main
@@ -51,7 +51,7 @@ lint: $(VENV)/.ready-$(EXTRA)-test ## ruff, and the directions of imports
 types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 	$(BIN)/mypy
 
-pytest: $(VENV)/.ready-$(EXTRA)-test $(VENV)/.compiled $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
+pytest: $(VENV)/.ready-$(EXTRA)-test $(VENV)/.compiled ## the tests, or what ARGS selects
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a change of records

@@ -555,8 +555,8 @@ def test_what_the_system_refuses_is_a_sentence(
     assert err.endswith(kept.format(f"'{folder}'"))
 
 
-def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
-    blocked: subprocess.Popen[str], tmp_path: Path
+def test_an_interrupted_run_reports_what_it_has_leaves_nothing_running_and_is_resumed(
+    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine
 ) -> None:
     """It is asked to terminate, which it takes as it takes Ctrl-C."""
     blocked.terminate()
@@ -571,8 +571,10 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     assert processes_by_batch(report)[2] == [1, 1]
     assert set(statuses(report).values()) == {"ok"}
     assert (tmp_path / "run" / "report.md").exists()
+    resumed(command_line, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine
 ) -> None:
@@ -642,6 +644,7 @@ def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(
     assert "onnx wins" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     without_verdicts(folder)
     (folder / "report.md").unlink()
@@ -698,6 +701,7 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "--figures") == 0
     assert call(folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0

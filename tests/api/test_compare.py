@@ -86,7 +86,7 @@ def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
     [
         (nn.Linear(2, 2), None, {}, "inputs are missing"),
         (5, None, {}, "model is a int"),
-        ("mlp", "none.pt", {}, "no file none.pt"),
+        pytest.param("mlp", "none.pt", {}, "no file none.pt", marks=pytest.mark.slow),
         ("no-such-model", None, {}, "unknown model 'no-such-model'"),
         ("mlp", None, {"budget": "soon"}, "--budget soon"),
         (nn.Linear(2, 2), torch.ones(1, 2), {"cluster": "auto"}, "do not have a live model"),
@@ -347,18 +347,14 @@ class Stopping(Silent):
             raise KeyboardInterrupt
 
 
-def test_events_are_shown_until_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Silent()
-    with process_doing(monkeypatch, "note('one'); note('two'); connection.send(RunEnded(begin.folder))") as process:
-        assert process.result(shown) == RunEnded(Path("run"))
-    assert shown.notes == ["one", "two"]
-
-
-def test_an_interruption_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_shown_and_an_interruption_gives_the_result_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Stopping()
     with process_doing(monkeypatch, UNTIL_INTERRUPTED.replace("LEAVES_S", "0")) as process:
-        assert process.result(Stopping()) == RunEnded(Path("run"))
+        assert process.result(shown) == RunEnded(Path("run"))
+    assert set(shown.notes) == {"still measuring"} and len(shown.notes) >= 2
 
 
+@pytest.mark.slow
 def test_an_interruption_while_the_process_imports_is_one_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     imports = "note('one'); note('two')\nwhile True: time.sleep(0.01)"
     with process_doing(monkeypatch, imports) as process, pytest.raises(KeyboardInterrupt):
@@ -376,7 +372,7 @@ def test_a_second_interruption_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) 
     ("code", "said"),
     [
         ("print('no memory', flush=True); os.kill(os.getpid(), signal.SIGKILL)", "ended: signal 9 no memory"),
-        ("sys.exit('it is broken')", "ended: exit status 1 it is broken"),
+        pytest.param("sys.exit('it is broken')", "ended: exit status 1 it is broken", marks=pytest.mark.slow),
     ],
 )
 def test_a_process_that_dies_is_told_with_its_last_words(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,19 +544,22 @@ def test_scripted_part_comes_along(taken: Take) -> None:
     assert torch.equal(taken(module, inputs).module(inputs), module(inputs))
 
 
-def test_class_of_a_module_that_no_worker_can_import_travels_by_value(taken: Take, tmp_path: Path) -> None:
+def test_class_of_a_module_that_no_worker_can_import_travels_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "elsewhere" / "hidden_layers.py"
     file.parent.mkdir()
     file.write_text("from torch import nn\nclass Hidden(nn.Linear):\n    def extra(self): return 5\n", encoding="utf-8")
     spec = importlib.util.spec_from_file_location("hidden_layers", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["hidden_layers"] = module
+    monkeypatch.setitem(sys.modules, "hidden_layers", module)
     spec.loader.exec_module(module)
     hidden = module.Hidden(4, 4)
     name = live_model.save(hidden, torch.randn(1, 4), tmp_path)
-    code = f"from bakeoff import models; print(models.find({name!r}).load({{}}, 0).module.extra())"
-    assert python(code, **{LIVE_MODEL: str(tmp_path)}) == "5\n"
+    del sys.modules["hidden_layers"]
+    monkeypatch.setenv(LIVE_MODEL, str(tmp_path))
+    assert models.find(name).load({}, 0).module.extra() == 5  # type: ignore[operator]
 
 
 class Encoder(nn.Module):

@@ -13,8 +13,9 @@ def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
         patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
-        # ahead of time two programs are compiled: preparing headers for them takes longer than it saves
+        # ahead of time two programs are compiled: preparing headers and optimising them takes longer than it saves
         patch.setattr(torch._inductor.config.aot_inductor, "precompile_headers", False)
+        patch.setattr(torch._inductor.config.aot_inductor, "compile_wrapper_opt_level", "O0")
         # what the CPU says of itself is believed without compiling a program
         patch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)
         yield

@@ -86,7 +86,7 @@ LONG_BUILDS = {"aotinductor": "mlp", "inductor": "keywords"}
 """Backends that compile C++ for the CPU, and the model that they build in every run. The others are slow tests."""
 
 ENOUGH_OTHER_MODELS = ("torchscript", "onnx", "openvino")
-"""Backends for which the model of one tensor is a slow test: they build the two others in every run."""
+"""Backends whose other modes, and the model of one tensor, are slow tests: they build the two others in every run."""
 
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
@@ -104,7 +104,7 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                is_quick = model != "mlp" or backend not in ENOUGH_OTHER_MODELS
+                is_quick = backend not in ENOUGH_OTHER_MODELS or (mode == "default" and model != "mlp")
                 if backend in LONG_BUILDS:
                     is_quick = model == LONG_BUILDS[backend] and mode == "default"
                 is_slow = not device.is_cuda and not is_quick

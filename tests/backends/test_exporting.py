@@ -85,7 +85,7 @@ def require_valid_bfloat16(model: Any) -> None:
     assert types - {onnx.TensorProto.INT64, onnx.TensorProto.BOOL} == {onnx.TensorProto.BFLOAT16}
 
 
-@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize("model", ["mlp", "conv", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_our_models_are_valid_in_bfloat16(model: str, exported: Callable[..., Any]) -> None:
     require_valid_bfloat16(exported(model, Precision.BF16))
 

@@ -241,6 +241,7 @@ def test_inductor_names_the_guard_that_a_size_does_not_pass(tmp_path: Path) -> N
         assert "size" in reason
 
 
+@pytest.mark.slow
 def test_inductor_refuses_a_range_that_the_code_specialises(tmp_path: Path) -> None:
     model = LoadedModel(Fixed(), (Inputs((torch.ones(6, 8),)),))
     with (

@@ -142,6 +142,7 @@ def test_it_is_planned_and_its_time_is_estimated() -> None:
     assert [usual_build_s(label) for label in LABELS] == [3.5, 3.5]
 
 
+@pytest.mark.slow
 def test_it_is_measured_and_drawn_in_its_colour(report: Report) -> None:
     records = by_label(report)
     assert {label: records[label].status for label in LABELS} == dict.fromkeys(LABELS, Status.OK)
@@ -151,6 +152,7 @@ def test_it_is_measured_and_drawn_in_its_colour(report: Report) -> None:
     assert "#0000ff" in to_page(judge(report))
 
 
+@pytest.mark.slow
 def test_it_is_exported_and_its_failures_have_a_script(run: Path, report: Report, tmp_path: Path) -> None:
     export.export(run, "tracing", tmp_path / "export")
     assert "output 0 is right" in ran("load.py", cwd=tmp_path / "export")
@@ -159,6 +161,7 @@ def test_it_is_exported_and_its_failures_have_a_script(run: Path, report: Report
     assert "it builds and runs" in ran("-c", script, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_csv_name_it(report: Report) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_files.to_csv(judge(report)))))
     modes = {row["mode"] for row in rows if row["backend"] == "tracing"}
@@ -169,6 +172,7 @@ def test_the_tables_and_the_csv_name_it(report: Report) -> None:
         assert said in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_the_doctor_tries_it_and_looks_for_its_traps() -> None:
     diagnosis = examine.examine(["tracing"], ["cpu"], lambda text: None)
     (trial,) = diagnosis.trials

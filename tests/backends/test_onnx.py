@@ -26,6 +26,7 @@ from bakeoff.backends.onnx_plugins import OPENVINO, RTX, WEBGPU, Plugin
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.onnx import BoundCalls
 from bakeoff.measuring.worker.loading import load
+from bakeoff.models.base import LoadedModel
 from bakeoff.models.generation import Generating
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
@@ -33,7 +34,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Cell, Extent, Placement
 from bakeoff.truth.distribution import CALLS, difference
 from bakeoff.truth.generating import compare, generate
-from tests.backends.building import Built, RecordingPhases, built
+from tests.backends.building import Built, RecordingPhases, built, loaded
 from tests.support.cells import cell_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -203,35 +204,36 @@ def test_a_build_without_the_provider_says_what_to_install() -> None:
 def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime goes on with other providers, and would be measured under the wrong name."""
     monkeypatch.setattr(onnxruntime, "InferenceSession", ElsewhereSession)
-    cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx")
-    with pytest.raises(BakeoffError, match=f"could not start {CPU_PROVIDER}"), built(cell, tmp_path):
+    cell, model = Cell(model="own", backend="onnx"), loaded(torch.nn.Tanh(), 1, 4)
+    with pytest.raises(BakeoffError, match=f"could not start {CPU_PROVIDER}"), built(cell, tmp_path, model):
         pass
 
 
-@pytest.mark.parametrize(("mode", "operators"), [("default", 0), ("opset-23", 2)])
+class Attends(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(("mode", "operators"), [("default", 0), ("opset-23", 1)])
 def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_path: Path) -> None:
     import onnx
 
-    sizes = {"batch": 1, "seq": 8, "dim": 16, "heads": 2, "ffn": 16}
-    with built(cell_of("transformer", "onnx", sizes, mode=mode), tmp_path) as one:
+    with built(Cell(model="own", backend="onnx", mode=mode), tmp_path, loaded(Attends(), 1, 2, 8, 16)) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert sum(node.op_type == "Attention" for node in graph.node) == operators
 
 
 @pytest.mark.parametrize(
-    ("model", "sizes", "keeps"),
-    [
-        ("mlp", {"batch": 1, "features": 4, "hidden": 4}, True),
-        ("conv", {"batch": 1, "size": 8, "channels": 3, "width": 4, "classes": 2}, False),
-    ],
+    ("model", "keeps"),
+    [(loaded(torch.nn.Linear(4, 4), 1, 4), True), (loaded(torch.nn.Conv1d(2, 2, 3), 1, 2, 8), False)],
 )
-def test_only_convolutions_are_tried_out_again(model: str, sizes: dict[str, int], keeps: bool, tmp_path: Path) -> None:
-    cell = Cell(model=model, dimensions=sizes, backend="onnx")
-    with built(cell, tmp_path):
+def test_only_convolutions_are_tried_out_again(model: LoadedModel, keeps: bool, tmp_path: Path) -> None:
+    cell = Cell(model="own", backend="onnx")
+    with built(cell, tmp_path, model) as one:
         on_gpu = cell.model_copy(update={"device": Device("cuda")})
-        assert backends.create("onnx").keeps_choices(on_gpu, tmp_path) == keeps
-        assert not backends.create("onnx").keeps_choices(on_gpu, tmp_path / "nothing built")
+        assert one.backend.keeps_choices(on_gpu, tmp_path) == keeps
+        assert not one.backend.keeps_choices(on_gpu, tmp_path / "nothing built")
 
 
 def test_providers_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> None:

@@ -140,10 +140,7 @@ def times_by_modules(parts: list[ProfiledKernel]) -> Counter[tuple[str, ...]]:
     return times
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["eager", "torchscript", "onnx"],
-)
+@pytest.mark.parametrize("backend", ["eager", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_the_planted_module_is_named(backend: str, tmp_path: Path, one_thread: None) -> None:
     parts = profiled(backend, tmp_path)
     times = times_by_modules(parts)
@@ -418,6 +415,7 @@ def test_fused_nodes_stand_for_the_nodes_between_their_values() -> None:
     assert owners["split"] == Owner(())  # the exporter does not say
 
 
+@pytest.mark.slow
 def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path: Path) -> None:
     layers = nn.Sequential(*(nn.Linear(32, 32, bias=number != 1) for number in range(3))).eval()
     inputs = Inputs((torch.randn(4, 32),))

@@ -148,7 +148,9 @@ def onnx_outputs(model: OnnxModel, inputs: Inputs) -> Tensor:
     return torch.from_numpy(session.run(None, fed)[0])
 
 
-@pytest.mark.parametrize("model", ["mlp", "conv", pytest.param("transformer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model", ["conv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlp", "transformer"))]
+)
 def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
     cell = cell_of(model)
     module, sets = move_to_device(load(cell), cell)

@@ -114,6 +114,7 @@ def test_the_pinned_version_is_the_one_of_constraints_txt() -> None:
 PART = "model, inputs = torch.nn.Linear(2, 2), (torch.ones(1, 2),)"
 
 
+@pytest.mark.slow
 def test_the_backend_and_a_script_that_builds_an_engine_are_clean_under_mypy(api: Path, tmp_path: Path) -> None:
     record = samples.ok(cell_of("mlp", "tensorrt", device="cuda"), samples.over_processes(1.0))
     lax = '# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="var-annotated"'

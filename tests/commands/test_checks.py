@@ -169,6 +169,7 @@ def test_an_interruption_keeps_what_was_checked() -> None:
     assert answer.finding == "interrupted after 1 of 2 builds", "the other one may be built"
 
 
+@pytest.mark.slow
 def test_a_build_for_a_range_is_one_for_all_its_sizes(command_line: CommandLine) -> None:
     asked = ("--model", "mlp", "--set", "features=8", "--set", "hidden=8", "--dynamic", "batch=1:8", "--devices", "cpu")
     status, out, _ = command_line(*asked, "--backends", "null", "--check-only", "--json")

@@ -141,6 +141,7 @@ def test_two_copies_of_one_backend_tie(endings: Report) -> None:
     assert sorted(contest.fastest.tied) == ["null", "null/again"]
 
 
+@pytest.mark.slow
 def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "null", "null/double", schedule="sequential")
     groups = [{burst.group for burst in record.bursts} for record in report.records]
@@ -170,6 +171,7 @@ def test_a_crash_in_either_process_is_known_by_its_phase(endings: Report, phase:
     assert [ended.name for ended in record.phases] == done
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_servers: None) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -339,6 +341,7 @@ def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> No
     assert runs.exit_status(judge(report)) == 0
 
 
+@pytest.mark.slow
 def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, Report]) -> None:
     folder = tmp_path / "run"
     shutil.copytree(strict[0], folder)

@@ -12,13 +12,15 @@ from packaging.version import Version
 
 from bakeoff.backends import kernels
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent / "interpreted.py"
 
 ROUNDING = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
 """What rounding inputs' tables and outputs to a type costs, relative; a wrong element in a hundred costs more."""
 
 ASIDE = Path(sys.prefix) / "triton"
-"""Where `make pytest` puts Triton if torch has come without: in the environment, torch would take it for its own."""
+"""Where `make test-all` puts Triton if torch has come without: in the environment, torch would take it for its own."""
 
 
 def paths_of_interpreter() -> list[str]:
@@ -28,7 +30,7 @@ def paths_of_interpreter() -> list[str]:
         if found:
             break
     else:
-        pytest.skip("Triton is not installed: `make pytest` puts it beside the environment where pip finds one")
+        pytest.skip("Triton is not installed: `make test-all` puts it beside the environment where pip finds one")
     triton, numpy = Version(found[0].version), Version(metadata.version("numpy"))
     if triton < Version("3.7") and numpy >= Version("2.4"):
         pytest.skip(f"Triton {triton} does not interpret with numpy {numpy}: it needs 3.7, or numpy before 2.4")

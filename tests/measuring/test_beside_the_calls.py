@@ -191,7 +191,7 @@ def test_what_runs_only_beside_torch_has_none(one: Built, backend: str, fields: 
 def test_a_process_that_fails_says_why_in_the_log_of_the_cell(
     one: Built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine_memory, "_CHILD", f"import torch; {engine_memory._CHILD}")
+    monkeypatch.setattr(engine_memory, "_CHILD", f"import sys; sys.modules['torch'] = sys; {engine_memory._CHILD}")
     assert measured(one) is None
     assert "torch was imported" in capsys.readouterr().err
 

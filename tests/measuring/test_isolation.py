@@ -351,6 +351,7 @@ def test_workers_of_both_kinds_and_one_that_loads_what_another_one_packaged(star
     measured(project / "run", "torchscript", "null-packaged", start_method=start_method)
 
 
+@pytest.mark.slow
 def test_the_process_that_compiles_hot_paths(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bakeoff_hotpath import handover
     from bakeoff_hotpath.compiling import child_environment

@@ -214,6 +214,7 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
     worker.end()
 
 
+@pytest.mark.slow
 def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Path, tmp_path: Path) -> None:
     with SpawnLauncher() as launcher:
         worker = start(launcher, "hang", reference, tmp_path)
@@ -609,6 +610,7 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
             assert devices == os.environ.get("CUDA_VISIBLE_DEVICES"), "modules see the GPUs that workers will use"
 
 
+@pytest.mark.slow
 def test_a_module_that_asks_for_a_gpus_version_gets_it_from_nvml(modules: Path) -> None:
     (modules / "pynvml.py").write_text(
         "class NVMLError(Exception): ...\n"

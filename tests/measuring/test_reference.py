@@ -500,6 +500,7 @@ def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_reference_and_a_placement_are_found_without_importing_the_compiler(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from bakeoff.measuring.messages import ComputeReference\n"

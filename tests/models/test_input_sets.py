@@ -1,6 +1,7 @@
 """Input sets have other values than the example, int8 is calibrated with others; and the parts of a pipeline."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,6 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell
-from tests.support.checkout import python
 
 Draw = Callable[[], torch.Tensor]
 
@@ -450,7 +450,7 @@ def test_the_command_lists_the_parts(tmp_path: Path, command_line: Callable[...,
     assert "mlp is one model" in err
 
 
-def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path) -> None:
+def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_text(
         "import torch\n"
         "class Tower(torch.nn.Module):\n    def forward(self, x):\n        return twice(x)\n"
@@ -461,9 +461,6 @@ def test_classes_of_the_pipelines_file_travel_with_the_parts(tmp_path: Path) -> 
     pipeline, example, _ = pipeline_of(f"{tmp_path / 'own.py'}:factory", {})
     (tmp_path / "travels").mkdir()
     live_model.save(pipeline.tower, example, tmp_path / "travels", "tower")
-    read = (
-        "from pathlib import Path; from bakeoff.models import live_model as m; import torch\n"
-        f"tower, example = m._read(Path({str(tmp_path / 'travels')!r}), m.PROGRAM, m.WEIGHTS)\n"
-        "print(tower(example).item())\n"
-    )
-    assert python(read).strip() == "2.0"
+    monkeypatch.delitem(sys.modules, type(pipeline.tower).__module__)
+    tower, example = live_model._read(tmp_path / "travels", live_model.PROGRAM, live_model.WEIGHTS)
+    assert tower(example).item() == 2.0

@@ -70,12 +70,10 @@ def test_a_plain_network_of_the_zoo_can_be_exported(
     ("factory", "given", "metric", "samples", "least", "calibrates"),
     [
         ("digits.py:classifier", {"batch": 50, "hidden": 256}, "top1", 900, 0.9, (50, 64)),
-        pytest.param(
-            *("boxes.py:factory", {"batch": 8, "width": 12}, "recall", 661, 0.8, (8, 1, 64, 64)),
-            marks=pytest.mark.slow,
-        ),
+        ("boxes.py:factory", {"batch": 8, "width": 12}, "recall", 661, 0.8, (8, 1, 64, 64)),
     ],
 )
+@pytest.mark.slow
 def test_an_example_trains_the_same_weights_each_time_and_is_mostly_right_whatever_the_batch(
     factory: str, given: dict[str, int], metric: str, samples: int, least: float, calibrates: tuple[int, ...]
 ) -> None:

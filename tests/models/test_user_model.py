@@ -234,8 +234,15 @@ def test_a_file_that_registers_something_is_run_once_in_a_process(write: Write) 
     assert first.module is not second.module and type(second.module) is type(first.module)
     assert torch.equal(first.module.weight, second.module.weight)
     assert torch.equal(first.inputs[0].args[0], second.inputs[0].args[0])
-    fresh = f"from bakeoff import models; print(models.find({name!r}).load({{'batch': 2}}, 0).module.weight.tolist())"
-    assert python(fresh).strip() == str(second.module.weight.tolist())
+
+
+@pytest.mark.slow
+def test_a_file_that_draws_numbers_draws_the_same_ones_in_every_process(write: Write) -> None:
+    name = write(
+        "drawn = torch.rand(1)\ndef factory(batch: int = 2):\n    return nn.Linear(2, 2), torch.ones(batch, 2)"
+    )
+    fresh = f"from bakeoff import models; print(models.find({name!r}).load({{}}, 0).module.weight.tolist())"
+    assert python(fresh).strip() == str(load(name).module.weight.tolist())
 
 
 def test_what_calls_leave_in_a_files_variables_is_gone_in_the_next_load(write: Write) -> None:
@@ -347,6 +354,7 @@ def test_a_file_with_the_name_of_a_library_replaces_nothing(tmp_path: Path) -> N
     assert sys.modules["torch"] is torch
 
 
+@pytest.mark.slow
 def test_a_file_takes_no_place_of_a_module_that_is_imported_later(tmp_path: Path) -> None:
     for name in ("sparse", "sched"):
         (tmp_path / f"{name}.py").write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))

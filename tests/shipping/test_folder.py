@@ -285,6 +285,7 @@ def test_a_folder_brings_what_was_compiled_and_says_where_it_does_not_fit(tmp_pa
     assert "model.pt2 was compiled anew: what came with it, of torch 1.0, does not fit torch" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_does_not_load_here_is_exported_without_what_is_compiled(run: Path, tmp_path: Path) -> None:
     export.export(run, "torchscript", tmp_path / "export")
     (tmp_path / "export" / "model.pt").unlink()

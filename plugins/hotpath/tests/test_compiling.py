@@ -142,6 +142,7 @@ print(outcome.reason)
 """
 
 
+@pytest.mark.slow
 def test_a_users_module_with_the_name_of_one_of_this_repository_is_the_users(tmp_path: Path) -> None:
     program, elsewhere = tmp_path / "program", tmp_path / "elsewhere"
     (program / "models").mkdir(parents=True)

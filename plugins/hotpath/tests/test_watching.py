@@ -181,6 +181,7 @@ def test_an_iteration_that_raises_is_abandoned() -> None:
     detector.begin_iteration()
 
 
+@pytest.mark.slow
 def test_recording_does_not_import_a_compiler() -> None:
     code = (
         "import sys, torch\n"
