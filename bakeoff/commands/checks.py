@@ -10,7 +10,7 @@ from pathlib import Path
 from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process, wrong_outputs
+from bakeoff.measuring.controller.cell_record import common_fields, doubts_of_ready, facts_of_process, wrong_outputs
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
@@ -24,6 +24,7 @@ from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
 from bakeoff.planning.request import OPTIONS, Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records import doubts
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.grouping import grouped
@@ -31,7 +32,7 @@ from bakeoff.records.report_file import CHECKS_JSON
 from bakeoff.records.schema import Accuracy, Frozen, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, listed, one_line
-from bakeoff.records.traits import ModelTraits
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.reports.blocks import Block, Items, Section, Text
 from bakeoff.reports.number_format import error
 from bakeoff.reports.tables import text_table
@@ -69,6 +70,7 @@ class Check(Frozen):
     reason: str = ""
     relative_error: float | None = None  # RMSE / root mean square of the reference
     unchecked: str = ""  # why outputs could not be compared
+    doubts: tuple[str, ...] = ()  # what else differs from the model, such as a print that the build drops
     log_tail: str = ""
 
 
@@ -88,11 +90,12 @@ def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
     cell_run = CellRun(planned, run)
     try:
         cell_run.start()
-        accuracy = cell_run.process.warm.accuracy
-        failure = None if cell_run.is_right else wrong_outputs(accuracy)
+        ready = cell_run.process.warm
+        failure = None if cell_run.is_right else wrong_outputs(ready.accuracy)
         status = Status.INCORRECT if failure else Status.OK
-        facts = facts_of_process(failure)
-        return Record(cell=planned.cell, status=status, **facts, **common_fields(planned)), accuracy
+        traits = run.store.facts(planned.cell.reference_id, ModelTraits)
+        facts = {**facts_of_process(failure), "doubts": doubts_of_ready(ready, traits or NO_TRAITS), "traits": traits}
+        return Record(cell=planned.cell, status=status, **facts, **common_fields(planned)), ready.accuracy
     except CellEnded as ended:
         return ended.record, None
     finally:
@@ -193,10 +196,8 @@ def _checked_against_reference(
         for planned in sensible:
             yield Record(cell=planned.cell, status=error.status, **facts, **common_fields(planned)), None
         return
-    traits = store.facts(contest.id, ModelTraits)
     for planned in sensible:
-        record, accuracy = built_and_checked(planned, run)
-        yield record.model_copy(update={"traits": traits}), accuracy
+        yield built_and_checked(planned, run)
 
 
 def _check(record: Record, accuracy: Accuracy | None) -> Check:
@@ -209,6 +210,11 @@ def _check(record: Record, accuracy: Accuracy | None) -> Check:
         reason=record.reason,
         relative_error=None if rmse is None or math.isnan(rmse) else rmse,
         unchecked=accuracy.unchecked if accuracy else "",
+        doubts=tuple(
+            doubt.say()
+            for doubt in record.doubts
+            if doubt.worst is doubts.Effect.WINNER and not isinstance(doubt, doubts.Unchecked)
+        ),
         log_tail=record.log_tail,
     )
 
@@ -219,12 +225,14 @@ def finding_of(checks: Sequence[Check]) -> str:
     wrong = [check for check in tried if check.status is Status.INCORRECT]
     failed = [check for check in tried if check.status.is_failure and check not in wrong]
     unchecked = [check for check in tried if check.unchecked and check.status is Status.OK]
+    doubted = [check for check in tried if check.doubts and check.status is Status.OK and check not in unchecked]
     if not tried:
         return "nothing could be built here"
     said = {
         f"{len(wrong)} of {counted(len(tried), 'build')} {'is' if len(wrong) == 1 else 'are'} wrong": wrong,
         f"{len(failed)} of {counted(len(tried), 'build')} failed": failed,
         f"outputs of {len(unchecked)} could not be compared in full": unchecked,
+        f"outputs of {len(doubted)} are right, with a doubt": doubted,
     }
     parts = [f"{text}: {_named(some, tried)}" for text, some in said.items() if some]
     return "; ".join(parts) or (f"all {len(tried)} builds are right" if len(tried) > 1 else "the only build is right")
@@ -253,8 +261,12 @@ def _reasons(records: Sequence[Record]) -> list[str]:
 def line_of(check: Check) -> str:
     """Return the line that is shown when a build was checked."""
     off = "" if check.relative_error is None else f", relative error {error(check.relative_error)}"
-    reason = check.reason or check.unchecked
+    reason = "; ".join(_reasons_of(check))
     return one_line(f"{check.status} {check.label} of {check.contest}{off}{f': {reason}' if reason else ''}")
+
+
+def _reasons_of(check: Check) -> list[str]:
+    return [*filter(None, [check.reason or check.unchecked]), *check.doubts]
 
 
 def blocks_of(answer: ChecksAnswer) -> list[Block]:
@@ -263,11 +275,10 @@ def blocks_of(answer: ChecksAnswer) -> list[Block]:
     for title, of_contest in grouped(answer.checks, lambda check: check.contest).items():
         tried = [check for check in of_contest if not check.status.is_absence]
         rows = [[check.label, check.status.value, error(check.relative_error)] for check in tried]
-        reasons = grouped(of_contest, lambda check: (check.status.value, check.reason or check.unchecked))
+        reasons = [(check.label, (check.status.value, reason)) for check in of_contest for reason in _reasons_of(check)]
         said = [
-            f"{', '.join(check.label for check in alike)} {status}: {reason}"
-            for (status, reason), alike in reasons.items()
-            if reason
+            f"{', '.join(label for label, _ in alike)} {status}: {reason}"
+            for (status, reason), alike in grouped(reasons, lambda pair: pair[1]).items()
         ]
         table = text_table(["backend", "", "relative error"], rows, "llr")
         blocks.append(Section(title, [table, Items(said)]))

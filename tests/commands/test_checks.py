@@ -127,6 +127,33 @@ def test_a_size_is_that_of_the_files_that_have_it(tmp_path: Path) -> None:
         with_files(asked.model_copy(update={"set": {"depth": ("2",)}}))
 
 
+PRINTS = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        print("called")
+        return x.tanh()
+
+def factory():
+    return Net(), torch.randn(2, 4)
+"""
+
+
+def test_a_build_that_drops_what_the_model_does_is_right_with_a_doubt(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prints.py").write_text(PRINTS, encoding="utf-8")
+    asked = ("--model", "prints.py:factory", "--backends", "eager,torchscript", "--devices", "cpu", "--check-only")
+    status, out, err = command_line(*asked, "--json")
+    assert status == 0, err
+    answer = json.loads(out)
+    assert [bool(found["doubts"]) for found in answer["checks"]] == [False, True]
+    assert answer["finding"].startswith("outputs of 1 are right, with a doubt: torchscript of prints.py:factory")
+    assert "and this build does not" in err
+
+
 def check(label: str, status: Status, **more: str) -> Check:
     return Check(model="net", contest="net on cpu, fp32", label=label, status=status, **more)
 
