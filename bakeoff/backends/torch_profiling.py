@@ -98,13 +98,9 @@ def traced(on_cuda: bool) -> Iterator[list[Trace]]:
     with profile(use_kineto=True, use_device="cuda" if on_cuda else None) as profiler:
         yield traces
     assert profiler.kineto_results is not None
-    traces.append(trace_of(profiler.kineto_results.events()))
-
-
-def trace_of(events: Sequence[Any]) -> Trace:
     host: defaultdict[int, list[Event]] = defaultdict(list)
     on_device = []
-    for each in events:
+    for each in profiler.kineto_results.events():
         begun_ns = each.start_ns()
         event = Event(each.name(), begun_ns, begun_ns + each.duration_ns(), each.correlation_id(), [])
         if each.device_type().name == "CPU":
@@ -113,7 +109,7 @@ def trace_of(events: Sequence[Any]) -> Trace:
             on_device.append((event, each.linked_correlation_id()))
     mine = next((thread for thread in host.values() if any(event.name == CALL for event in thread)), [])
     on_device.sort(key=lambda pair: pair[0].begun_ns)
-    return Trace(nested(mine), on_device)
+    traces.append(Trace(nested(mine), on_device))
 
 
 def nested(events: Sequence[Event]) -> list[Event]:

@@ -39,7 +39,10 @@ def with_own_inputs(
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
     forms = (*form_by_types(module), *form_by_mode(module))
     module = module.to("cpu").float().eval()
-    targets = _targets(model, module)
+    named = getattr(module, "surgical_targets", ())
+    if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
+        raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
+    targets = tuple(named)
     return LoadedModel(
         module, sets, surgical_targets=targets, unwrapped=taken, forms=forms, code=code, bolder_inputs=bolder
     )
@@ -93,13 +96,6 @@ def unpacked(model: str, returned: object) -> tuple[torch.nn.Module | Pipeline, 
 
 def _is_model(value: object) -> TypeGuard[torch.nn.Module | Pipeline]:
     return isinstance(value.model if isinstance(value, Pipeline) else value, nn.Module)
-
-
-def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
-    named = getattr(module, "surgical_targets", ())
-    if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
-        raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
-    return tuple(named)
 
 
 def calibration_of(model: str, calibrate: Callable[[], Any], seed: int) -> list[Inputs]:

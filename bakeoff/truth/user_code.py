@@ -290,7 +290,10 @@ def described(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, Enum):
         return str(value)
     if isinstance(value, torch.Tensor):
-        return _content_of(value)
+        try:
+            return content(value).hex()
+        except (RuntimeError, NotImplementedError, KeyError):  # no storage, such as on the device meta
+            return f"{value.dtype} {tuple(value.shape)}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
@@ -329,10 +332,3 @@ def described(value: Any, depth: int = DEPTH) -> str:
 def _held(cell: types.CellType) -> Iterator[Any]:
     with contextlib.suppress(ValueError):  # a variable that has no value yet
         yield cell.cell_contents
-
-
-def _content_of(tensor: Any) -> str:
-    try:
-        return content(tensor).hex()
-    except (RuntimeError, NotImplementedError, KeyError):  # no storage, such as on the device meta
-        return f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -2,6 +2,7 @@
 
 import sys
 import weakref
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from bakeoff.backends.calling import sampled_places
-from bakeoff.measuring.messages import ComputeReference
+from bakeoff.measuring.messages import ComputeReference, PhaseBegun, receive_event
 from bakeoff.measuring.worker import loading, reference
 from bakeoff.measuring.worker.reference import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
@@ -429,13 +430,14 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
     (folder / "broken.py").write_text(BROKEN)
     (folder / "helpers.py").write_text("def multiplied(x):\n    return x @ x\n")
     cell = Cell(model="broken.py:factory", task=task, precision=Precision.BF16, backend="eager")
-    phases: list[str] = []
+    ours, theirs = Pipe()
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as raised:
         reference.compute(
-            ComputeReference(cell=cell, reference=folder / "reference"), folder, folder, announce=phases.append
+            ComputeReference(cell=cell, reference=folder / "reference"), folder, folder, connection=theirs
         )
-    again = ["model", "reference", "call"] if task == "inference" else []  # without inference mode
-    assert phases == ["model", "reference", "call", *again]
+    phases = ["model", "reference", "call"] * (2 if task == "inference" else 1)  # again without inference mode
+    assert [receive_event(ours) for _ in phases] == [PhaseBegun(name=name) for name in phases]
+    assert not ours.poll()
     assert last_frame_below(folder.resolve(), raised.value, folder / "broken.py") == "helpers.py, line 2, in multiplied"
     assert last_frame_below(Path("/elsewhere"), raised.value, Path("/elsewhere/broken.py")) == ""
     status, failure = explain(raised.value)

@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -92,7 +92,13 @@ class Server:
 
     def preload(self, order: server_messages.Preload | server_messages.Branch) -> bool:
         with _as_a_worker(self._temporary / "preload", order.for_cuda), no_garbage_collection():
-            imported = _imported(order.modules)
+            imported = []
+            for name in order.modules:
+                # A library may raise anything to say that something is missing. The worker that needs it logs that.
+                with contextlib.suppress(Exception, SystemExit):
+                    # A dotted name may also be that of something which a library imports when it is first asked for.
+                    pkgutil.resolve_name(name)
+                    imported.append(name)
         # A fork has none of its parent's threads, and whatever they held stays locked in it.
         if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False
@@ -234,18 +240,6 @@ def _output_to(log: Path) -> Iterator[None]:
             os.dup2(before, number)
             os.close(before)
         os.close(descriptor)
-
-
-def _imported(modules: Sequence[str]) -> list[str]:
-    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong."""
-    found = []
-    for name in modules:
-        # a library may raise anything to say that something is missing
-        with contextlib.suppress(Exception, SystemExit):
-            # A dotted name may also be that of something which a library imports when it is first asked for.
-            pkgutil.resolve_name(name)
-            found.append(name)
-    return found
 
 
 def has_initialised_cuda() -> bool:

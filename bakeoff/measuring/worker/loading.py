@@ -32,17 +32,13 @@ def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | No
     if cwd is not None:
         os.chdir(cwd)
     with few_threads():
-        return _load_with_weights(cell, weights_at)
-
-
-def _load_with_weights(cell: Cell, weights_at: Mapping[str, int] | None) -> LoadedModel:
-    if not weights_at or weights_at.items() <= cell.dimensions.items():
-        return _load(cell)
-    # first the weights: a user's file may be imported anew, and pickling needs the classes of the last import
-    weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
-    model = _load(cell)
-    model.module.load_state_dict(weights)
-    return model
+        if not weights_at or weights_at.items() <= cell.dimensions.items():
+            return _load(cell)
+        # first the weights: a user's file may be imported anew, and pickling needs the classes of the last import
+        weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
+        model = _load(cell)
+        model.module.load_state_dict(weights)
+        return model
 
 
 def _load(cell: Cell) -> LoadedModel:

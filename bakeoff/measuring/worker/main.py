@@ -102,12 +102,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
             messages.send(connection, messages.Found(answer=found.model_dump_json()))
         case messages.ComputeReference():
             with threads_for_untimed_work(job.is_machine_busy):
-                computed = reference.compute(
-                    job,
-                    assignment.cwd,
-                    assignment.workspace,
-                    announce=lambda phase: messages.send(connection, messages.PhaseBegun(name=phase)),
-                )
+                computed = reference.compute(job, assignment.cwd, assignment.workspace, connection=connection)
             messages.send(connection, computed)
         case messages.EvaluateReference():
             messages.send(connection, messages.Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.calling import Returned, flatten_outputs
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.backends.training import Training
-from bakeoff.measuring.messages import ComputeReference, EagerCall, ReferenceComputed
+from bakeoff.measuring.messages import ComputeReference, EagerCall, PhaseBegun, ReferenceComputed, send
 from bakeoff.measuring.worker import counting, loading, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.fingerprint import (
@@ -109,9 +110,6 @@ WeightsAt = Mapping[str, int] | None
 """The sizes whose weights the model has, if that is said."""
 
 OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
-Announce = Callable[[str], None]
-"""Is told the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and `reference`
-while exact outputs are computed."""
 
 RANDOM = "the model is random, and draws other numbers in another type"
 NO_REPEAT = "the model's answers change from call to call"
@@ -122,10 +120,11 @@ def compute(
     cwd: Path,
     workspace: Path,
     outputs_in: OutputsIn = outputs_in,
-    announce: Announce = lambda phase: None,
+    connection: Connection | None = None,
 ) -> ReferenceComputed:
-    """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file."""
-    subject = Subject(job.cell, cwd, workspace, announce, job.weights_at, outputs_in)
+    """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file. What is at the
+    other end of `connection` is told the phases."""
+    subject = Subject(job.cell, cwd, workspace, connection, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
     except Exception:
@@ -255,7 +254,7 @@ class Subject:
     cell: Cell
     cwd: Path
     workspace: Path
-    tell: Announce = lambda phase: None
+    connection: Connection | None = None
     weights_at: WeightsAt = None
     outputs_in: OutputsIn = outputs_in
     needs_autograd: bool = False
@@ -267,8 +266,11 @@ class Subject:
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
     def announce(self, phase: str) -> None:
+        """Tell the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and
+        `reference` while exact outputs are computed."""
         self.phase = phase
-        self.tell(phase)
+        if self.connection is not None:
+            send(self.connection, PhaseBegun(name=phase))
 
     def gradients(self) -> AbstractContextManager[object]:
         return loading.gradients(self.cell.task, self.needs_autograd)
