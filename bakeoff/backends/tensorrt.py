@@ -85,6 +85,7 @@ class TensorRT(base.AheadOfTime):
     takes_ranges = True
     shared_phases = ("export", "compile")
     tunes_beside_builds = True
+    tunes_late = True
     serving: ClassVar[base.ServingKnobs] = base.ServingKnobs(instance="execution context")
     modes = (
         Mode(worth_trying=base.Suits("cuda")),
@@ -139,6 +140,7 @@ class TensorRT(base.AheadOfTime):
                 exported = static_onnx(
                     exported, context.calibration, context.workspace, symmetric=True, kept=context.kept_in_float32
                 )
+        context.await_quiet()
         with context.phase("compile"):
             write_engine(exported, context, [tuple(tensor.shape) for tensor in inputs.tensors()])
 

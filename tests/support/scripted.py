@@ -209,7 +209,8 @@ class ScriptedWorker:
             self._build()
         elif isinstance(command, messages.Build):
             self._on_step("builds")
-            self._tunes_next = self._job.cell.device.is_cuda and backends.create(self._job.cell.backend).tunes_late
+            builds = self._job.cell.device.is_cuda and not isinstance(self._job, messages.MeasurePackagedCell)
+            self._tunes_next = builds and backends.create(self._job.cell.backend).tunes_late
             self._passing(0.5 if self._tunes_next else self._script.seconds_per_start)
             if self._tunes_next:
                 self._say("export", messages.ReadyToTune())

@@ -52,7 +52,7 @@ AFTER_ITS_TURN = {
 }
 
 Awaited = type[Event] | tuple[type[Event], ...]
-Life = Generator[Awaited | ProcessStage, Any, None]
+Life = Generator[Awaited | ProcessStage, Any, Any]
 """All that a process does until it is warm, from top to bottom. It yields the kind of event that it waits for, and is
 sent that event, or it yields a stage in which it waits for its turn."""
 

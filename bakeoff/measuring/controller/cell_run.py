@@ -240,7 +240,7 @@ class CellRun:
             live.worker.send(messages.Build())
 
         if is_packaged:
-            packaged = yield messages.Packaged
+            packaged = yield from self._built_to(live, messages.Packaged)
             live.built_s += packaged.seconds
             begun_s = self._now_s()
             live.worker.end()
@@ -248,11 +248,7 @@ class CellRun:
             yield messages.ReadyToBuild
             live.built_s += self._now_s() - begun_s
             live.worker.send(messages.Build())
-        built = yield messages.ReadyToTune, messages.Built
-        if isinstance(built, messages.ReadyToTune):
-            yield ProcessStage.EXPORTED
-            live.worker.send(messages.Build())
-            built = yield messages.Built
+        built = yield from self._built_to(live, messages.Built)
         live.built_s += built.seconds
         self._share_build(live)
 
@@ -274,6 +270,15 @@ class CellRun:
             self._run.store.keep_build(made)
         if self.cached_at and not self.is_right:
             raise self._ended(live, Status.INCORRECT, wrong_outputs(ready.accuracy, placement=ready.placement))
+
+    def _built_to(self, live: CellProcess, end: type[messages.Event]) -> Life:
+        """Build on, and wait for quiet where the build asks for it. Return the event that ends the build."""
+        event = yield messages.ReadyToTune, end
+        if isinstance(event, messages.ReadyToTune):
+            yield ProcessStage.EXPORTED
+            live.worker.send(messages.Build())
+            event = yield end
+        return event
 
     def _share_build(self, live: CellProcess) -> None:
         """Tell other cells of its family what the process has built, if it has not loaded it."""

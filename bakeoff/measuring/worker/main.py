@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -134,7 +133,7 @@ def measure(worker: WorkerContext) -> None:
     memory.return_unused(worker.cell.device)
     with worker.running(), contextlib.ExitStack() as held:
         with noting_frozen_choices() as frozen, clock_at(worker.traits.clock_s):
-            context = replace(worker.context(given), await_quiet=worker.await_quiet)
+            context = worker.context(given, worker.await_quiet)
             compiled = held.enter_context(worker.backend.build(module, given[0], context))
         worker.frozen_choices = frozen.among(worker.traits.decisions)
         serve(worker, compiled, measured, unchanged)
@@ -148,7 +147,7 @@ def package(worker: WorkerContext) -> None:
         save_inputs(sets, worker.handover)  # before a build may write into them
     given = worker.to_build_with(sets)
     with worker.running(), clock_at(worker.traits.clock_s):
-        worker.backend.package(module, given[0], worker.context(given))
+        worker.backend.package(module, given[0], worker.context(given, worker.await_quiet))
         worker.clock.synchronise()
 
 

@@ -10,7 +10,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -172,7 +172,7 @@ class WorkerContext:
         """Return what calls are made in: inference mode, unless the model or its task needs something else."""
         return loading.gradients(self.cell.task, self.traits.needs_autograd)
 
-    def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
+    def context(self, sets: tuple[Inputs, ...], await_quiet: Callable[[], None] = lambda: None) -> BuildContext:
         return BuildContext(
             self.cell,
             self.phases,
@@ -182,6 +182,7 @@ class WorkerContext:
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,
+            await_quiet=await_quiet,
         )
 
     @property
