@@ -176,12 +176,6 @@ def test_outputs_are_the_last_calls_whatever_was_bound_since(one: Built) -> None
     same(one.call_again(), one.eager(second))
 
 
-def test_runs_again_without_binding_again(one: Built) -> None:
-    one.compiled.bind(one.sets[1])
-    for _ in range(3):
-        same(one.call_again(), one.eager(one.sets[1]))
-
-
 def test_results_are_the_last_outputs(one: Built) -> None:
     same(one.call(one.sets[1]), tuple(one.compiled.results()))
 

@@ -27,11 +27,12 @@ from torch import nn
 from bakeoff import cli
 from bakeoff.measuring.controller.build_cache import BUSY_CEILINGS_LIMIT_S, CEILINGS_LIMIT_S, BuildCache, key_of
 from bakeoff.measuring.controller.environment import capture
-from bakeoff.measuring.worker.fingerprint import MAX_READ_BYTES, fingerprint
+from bakeoff.measuring.worker.fingerprint import MAX_READ_BYTES, digest_of_weights, fingerprint, require_weights
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records import plug_ins
 from bakeoff.records.device import CPU
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import FirstBuild, Store
@@ -75,6 +76,15 @@ def test_equal_models_have_one_fingerprint_and_any_other_has_its_own() -> None:
         fingerprint(Net(), (Inputs((), {"x": torch.ones(2, 3)}),)),
     ]
     assert len(same) == 1 and len({*same, *others}) == 1 + len(others)
+
+
+def test_a_model_that_is_loaded_again_must_have_the_weights_that_were_measured() -> None:
+    digest = digest_of_weights(Net())
+    for same in (Net(scale=3.0), changed(Net())):
+        require_weights(same, "")
+    require_weights(Net(scale=3.0), digest)
+    with pytest.raises(BakeoffError, match="the model has other weights than those that were measured"):
+        require_weights(changed(Net()), digest)
 
 
 def with_attribute(value: object) -> Net:
