@@ -7,7 +7,7 @@ timed, and goes on while processes are checked, end, or warm up.
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -18,6 +18,7 @@ from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.progress import Progress, Silent
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from bakeoff.measuring.messages import Event, Failed, Finish, FurtherMeasured, PhaseBegun, PhaseEnded, Ready
 from bakeoff.records.schema import AroundCall, Burst, Cell, Memory, Phase, Process
@@ -77,7 +78,7 @@ class CellProcess:
     limit_s: float
     ends_s: float = math.inf
     is_ahead: bool = False  # it was launched before its epoch
-    on_phase: Callable[[str], None] = lambda name: None
+    progress: Progress = field(default_factory=Silent)
     worker: Worker = field(init=False)  # a cell that is built ahead of time has two, one after the other
     stage: ProcessStage = ProcessStage.LOADING
     stage_begun_s: dict[ProcessStage, float] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class CellProcess:
         self.may_be_held = True
         if isinstance(event, PhaseBegun):
             self.phase = event.name
-            self.on_phase(event.name)
+            self.progress.phase(self.cell, event.name)
         elif isinstance(event, PhaseEnded):
             self.phases.append(Phase(name=event.name, seconds=event.seconds))
         elif isinstance(event, Failed):

@@ -4,7 +4,6 @@ import bisect
 import contextlib
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,10 +180,8 @@ class CellRun:
 
     def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
         """Start a process that loads the model, or the first process' build. The run's budget ends at `ends_s`."""
-        on_phase = partial(self._run.progress.phase, self.cell)
-        live = CellProcess(
-            self.cell, epoch, self._next_build, self.starts_warm, launcher, self._left_s, ends_s, on_phase=on_phase
-        )
+        live = CellProcess(self.cell, epoch, self._next_build, self.starts_warm, launcher, self._left_s, ends_s)
+        live.progress = self._run.progress
         live.begin(self._life(live), self._now_s())
         self._live = live
 
@@ -202,7 +199,7 @@ class CellRun:
             return False
         assert process.is_ready, "what loads is waited for"
         process.limit_s, process.ends_s = self._left_s, self._run.time_plan.budget_ends_s + OVERTIME_S
-        process.on_phase = partial(self._run.progress.phase, self.cell)
+        process.progress = self._run.progress
         self._live = process
         return True
 
