@@ -21,7 +21,7 @@ from bakeoff.records.device import CPU, Device
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.traits import ModelTraits
-from bakeoff.truth import accuracy
+from bakeoff.truth import accuracy, calls
 from bakeoff.truth.calls import MAX_COMPARED_ELEMENTS, Outputs, run_eager, thinned
 from bakeoff.truth.errors import errors_of_eager, within_float32
 from bakeoff.truth.reference import Reference
@@ -444,28 +444,31 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
     assert (status, failure.kind, failure.raised_by) == (Status.ERROR, "RuntimeError", "helpers.multiplied")
 
 
-def test_of_a_huge_output_the_same_places_are_compared() -> None:
-    huge, small = torch.arange(MAX_COMPARED_ELEMENTS + 1), torch.arange(5)
+def test_of_a_huge_output_the_same_places_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_COMPARED_ELEMENTS", most := 2**16)
+    huge, small = torch.arange(most + 1), torch.arange(5)
     first, second = (thinned((huge, small)) for _ in range(2))
-    assert [tensor.numel() for tensor in first] == [MAX_COMPARED_ELEMENTS, 5]
+    assert [tensor.numel() for tensor in first] == [most, 5]
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-    assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
+    assert first[0].unique().numel() > most // 2
 
 
 @pytest.mark.parametrize(
     ("dtype", "size"), [(torch.float32, 64), pytest.param(torch.float16, 8192, marks=pytest.mark.slow)]
 )
 def test_a_wrong_block_of_a_large_output_is_found_between_the_values_that_are_compared(
-    dtype: torch.dtype, size: int
+    dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = torch.randn(MAX_COMPARED_ELEMENTS + 2**20 + 5, dtype=torch.float64)
+    most = 2**18 if dtype is torch.float32 else MAX_COMPARED_ELEMENTS
+    monkeypatch.setattr(calls, "MAX_COMPARED_ELEMENTS", most)
+    exact = torch.randn(most + most // 4 + 5, dtype=torch.float64)
     reference = thinned((exact,))
     known = Reference((reference,), *errors_of_eager([thinned((exact.to(dtype),))], [reference]))
     precision = Precision.FP32 if dtype is torch.float32 else Precision.FP16
     ours = (exact * (1 + 2 * torch.finfo(dtype).eps * torch.rand(exact.shape))).to(dtype)
     assert accuracy.check([thinned((ours,))], known, precision).passed
     is_compared = torch.zeros(exact.numel(), dtype=torch.bool)
-    is_compared[sampled_places(exact.numel(), MAX_COMPARED_ELEMENTS)] = True
+    is_compared[sampled_places(exact.numel(), most)] = True
     between = (~is_compared).nonzero().flatten()[-size:]
     right = ours[between]
     for wrong in (torch.zeros_like(right), right.flip(0)):
