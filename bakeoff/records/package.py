@@ -1,6 +1,5 @@
 """Finds this package on disk, and lets another interpreter import it without anything that lies beside it."""
 
-import functools
 import hashlib
 import tomllib
 from collections.abc import Iterable
@@ -31,16 +30,8 @@ def requirements() -> list[str]:
 
 def digests(others: Iterable[Path] = ()) -> list[str]:
     """Return digests of this package's source files, and of other files, in alphabetical order."""
-    return sorted([*_own_digests(), *(_digest_of(path) for path in {*others} if not path.is_relative_to(PACKAGE))])
-
-
-@functools.cache
-def _own_digests() -> tuple[str, ...]:
-    return tuple(_digest_of(path) for path in PACKAGE.rglob("*.py") if path.is_file())
-
-
-def _digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    files = {*others, *(path for path in PACKAGE.rglob("*.py") if path.is_file())}
+    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
 
 
 def import_statement() -> str:
