@@ -64,7 +64,8 @@ def conclusion(blame: Blame) -> str:
             return f"{blame.label}: the model itself fails, so that no backend is to blame: {one_line(whole.failure)}"
         if blame.looks_for_failure:
             return f"{blame.label}: the whole model builds and runs now, so that nothing can be blamed."
-        return f"{blame.label}: {figures(whole)}. No part is to blame."
+        said = f"{blame.label}: {figures(whole)}. No part is to blame."
+        return f"{said} The run calls it incorrect for another reason: {blame.in_run}" if blame.in_run else said
     place = blame.place or whole
     name = place.name or THE_MODEL.strip("()")
     if blame.looks_for_failure:

@@ -143,7 +143,8 @@ def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
     blame = asked_of_worker(
         path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
     )
-    return with_script(blame, report, record, tell), record
+    in_run = record.reason if record.status is Status.INCORRECT else ""
+    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, tell), record
 
 
 def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:

@@ -110,6 +110,7 @@ class Blame(Frozen):
     precision: str
     looks_for_failure: bool
     found: Found
+    in_run: str = ""  # why the run calls the cell incorrect
     place: PartTrial | None = None
     line: str = ""  # that of the place
     others: list[PartTrial] = Field(

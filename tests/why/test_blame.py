@@ -133,7 +133,9 @@ def test_planted_rounding_is_named_with_its_line(backend: str, tmp_path: Path) -
 def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     blame = searched(Net(rounds=False), backend, tmp_path)
     assert blame.found is Found.NOTHING and blame.place is None and blame.builds == 3
-    assert "No part is to blame" in conclusion(blame)
+    assert conclusion(blame).endswith("No part is to blame.")
+    wrong = blame.model_copy(update={"in_run": "the trace froze a choice at net.py, line 9"})
+    assert conclusion(wrong).endswith("for another reason: the trace froze a choice at net.py, line 9")
     assert growth_sentence(blame).startswith("No module has most of the error: ")
     assert "layers.7" in (figure(blame) or "")
 

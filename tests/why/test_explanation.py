@@ -20,7 +20,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records import report_file
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, Record, Status, Work
+from bakeoff.records.schema import Ceilings, Interval, Record, Status, Work
 from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
 from bakeoff.why import explanation_text as shown
@@ -224,9 +224,15 @@ def test_calls_that_are_not_as_in_the_run_are_told() -> None:
     assert (change.what, change.in_run, change.in_profile) == ("source of inputs", "host", "device")
 
 
+@pytest.mark.parametrize("ends", [None, Interval(low=1e-3, high=1e3)])
 @pytest.mark.parametrize(("run_ms", "has_ratio"), [(2.5, True), (0.1, False)])
-def test_a_cell_that_is_far_from_what_the_run_measured_has_no_ratio(run_ms: float, has_ratio: bool) -> None:
-    cells = [ProfiledCell(FUSED, record()), ProfiledCell(EAGER, record("eager", run_ms))]
+def test_a_cell_that_is_far_from_what_the_run_measured_has_no_ratio(
+    run_ms: float, has_ratio: bool, ends: Interval | None
+) -> None:
+    measured = record("eager", run_ms)
+    if ends and measured.latency:
+        measured = measured.model_copy(update={"latency": measured.latency.model_copy(update={"median_ci95_ms": ends})})
+    cells = [ProfiledCell(FUSED, record()), ProfiledCell(EAGER, measured)]
     explanation = explain(cells, 2)
     assert any(row.ratio for row in explanation.rows) == has_ratio
     said = shown.headline(explanation)
