@@ -776,7 +776,7 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
         return _complain(": ".join(["interrupted", *map(str, interruption.args)]), INTERRUPTED, as_json)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{file}{os_reason(error)}; {_what_is_kept(error)}", 1, as_json)
+        return _complain(f"{file}{os_reason(error)}{_what_is_kept(error)}", 1, as_json)
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
@@ -790,14 +790,16 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
 
 
 def _what_is_kept(error: OSError) -> str:
-    """Say what to do after the system has refused something. The file of the error tells which run it was."""
+    """Say what to do after the system has refused something in a run, which the file of the error names."""
     from bakeoff.records.store import Store
 
-    around = Path(str(error.filename or "")).parents
-    folder = shlex.quote(next((str(folder) for folder in around if Store.is_run(folder)), "RUN"))
-    first = "make room first; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    around = next((folder for folder in Path(str(error.filename or "")).parents if Store.is_run(folder)), None)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if error.filename and not (around or is_full):
+        return ""  # it is not of a run
+    folder, first = shlex.quote(str(around or "RUN")), "make room first; " if is_full else ""
     return (
-        f"{first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "
+        f"; {first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "
         "goes on"
     )
 

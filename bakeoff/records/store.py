@@ -129,13 +129,13 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True)
             if any(root.iterdir()):
-                raise UsageError(
-                    f"--out {root}: the folder is not empty; name another, or: bakeoff resume {shlex.quote(str(root))}"
-                )
+                rest = f", or: bakeoff resume {shlex.quote(str(root))}" if Store.is_run(root) else ""
+                raise UsageError(f"--out {shlex.quote(str(root))}: the folder is not empty; name another{rest}")
             with tempfile.TemporaryFile(dir=root):
                 pass
         except OSError as error:
-            raise UsageError(f"--out {root}: cannot be written ({os_reason(error)}): name a folder that can") from None
+            why = f"cannot be written ({os_reason(error)}): name a folder that can"
+            raise UsageError(f"--out {shlex.quote(str(root))}: {why}") from None
 
     @classmethod
     def create(

@@ -36,7 +36,7 @@ from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.doubts import Unsure
-from bakeoff.records.errors import BakeoffError, UsageError, first_line
+from bakeoff.records.errors import BakeoffError, UsageError, first_line, os_reason
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
@@ -145,8 +145,12 @@ def export(
     require_sizes(record, runtime, sample, format)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: there is something already; name another folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.")
+    except OSError as error:
+        raise UsageError(f"--out {shlex.quote(str(out))}: cannot be written ({os_reason(error)})") from None
+    with partial as temporary:
         folder = Path(temporary) / "export"
         folder.mkdir()
         artifact = _bring(record, runtime, run, folder)

@@ -306,6 +306,8 @@ def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
     assert "export needs the folder of the run" in command_line("export", "alone", "onnx")[2]
     built(tmp_path / "full", 1)
     assert "--out full: there is something already" in command_line("export", run, "onnx", "--out", "full")[2]
+    below = command_line("export", run, "onnx", "--out", f"{sys.executable}/export")
+    assert below[0] == 2 and f"--out {sys.executable}/export: cannot be written" in below[2]
     status, out, _ = command_line("export", run, "onnx", "--out", "new/folder")
     assert (status, out) == (0, "Exported onnx. To check and to measure it: python new/folder/load.py\n")
 
