@@ -225,8 +225,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         ratio = row.speedup
         if ratio is None or not ratio.is_told:
             return number_format.NONE
-        is_rough = ratio.is_rough and not row.is_baseline
-        return f"{'about ' if is_rough else ''}{number_format.ratio(ratio.value)}"
+        return f"{'about ' if sentences.is_of_few_calls(row) else ''}{number_format.ratio(ratio.value)}"
 
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}", number_format.ratio,

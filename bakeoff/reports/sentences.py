@@ -117,6 +117,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
         f"Tensor cores: {nominal}." if nominal else "",
         not_finite(contest),
         beyond_processes(contest),
+        OF_FEW_CALLS if any(is_of_few_calls(cell) for cell in contest.cells) else "",
         lower_ranks(contest),
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
@@ -131,6 +132,15 @@ def not_finite(contest: ContestJudgement) -> str:
         return ""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'value')} of the model's own outputs {are} infinite or NaN: only the others have an error."
+
+
+OF_FEW_CALLS = (
+    'A speed-up with "about" is that of the few calls that waited for no core, and the latencies are of all calls.'
+)
+
+
+def is_of_few_calls(cell: CellJudgement) -> bool:
+    return cell.speedup is not None and cell.speedup.is_rough and not cell.is_baseline
 
 
 MIN_MOVED = 0.01

@@ -54,7 +54,7 @@ from bakeoff.records.report_file import write_json
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Burst, Conditions, Extent, Interval, Process, Ratio, Record, Report, Status
 from bakeoff.records.traits import Access, AccessKind
-from bakeoff.reports import headline
+from bakeoff.reports import headline, sentences
 from bakeoff.reports.comparison import to_markdown
 from bakeoff.reports.sentences import stored_verdict
 from tests.reports.samples import (
@@ -595,6 +595,7 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, certainty: 
     assert ratio.value == pytest.approx(4.8, rel=1e-3)
     assert contest.fit.ratio("eager", "eager").is_rough is False, "a cell is as fast as itself, whatever it waited for"
     assert ratio.is_rough is (certainty is Certainty.OPEN)
+    assert (sentences.OF_FEW_CALLS in sentences.remarks(contest)) is ratio.is_rough
 
 
 def test_waiting_is_taken_off_where_one_thread_does_the_work() -> None:
