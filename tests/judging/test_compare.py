@@ -479,6 +479,14 @@ def test_comparisons_are_told_as_before() -> None:
     same_as_golden("comparisons.md", "\n".join(lines))
 
 
+@pytest.mark.parametrize(("processes", "is_named"), [(1, False), (2, True)])
+def test_a_contest_that_several_processes_left_undecided_is_named(processes: int, is_named: bool) -> None:
+    levels_ms = {"onnx": 1.0, "inductor": 1.02}
+    same = report([ok(cell(label), steady([ms] * processes)) for label, ms in levels_ms.items()])
+    found = compare(same, same)
+    assert found.undecided_in_base == found.undecided_in_new == ["conv on cpu, fp32"] * is_named
+
+
 def test_an_older_run_tells_nothing_of_files_and_weights() -> None:
     base = of_files("0a1b2c3d", "aa" * 32)
     assert not compare(base, base).differences

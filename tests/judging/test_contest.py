@@ -27,6 +27,7 @@ from bakeoff.judging.decision import (
     MARGIN_UNPAIRED,
     MAX_PROCESSES,
     Relation,
+    fewest_processes,
     is_decided,
     may_be_decided,
     relation,
@@ -637,6 +638,9 @@ def test_what_is_surely_faster_wins(question: Question) -> None:
     assert answer.lead is not None and answer.lead.value == pytest.approx(2.0, rel=0.06)
     assert answer.lead.ci95 is not None and answer.lead.ci95.low > 1
     assert answer.processes >= len(LAYOUTS)
+    best = answer.rows[0]
+    if question is not Question.GENERATION:
+        assert best.value and best.interval and best.interval.low < best.value < best.interval.high
 
 
 @every_question
@@ -708,10 +712,10 @@ def test_the_interval_of_a_ratio_takes_each_term_by_its_share() -> None:
     assert widths[0] == pytest.approx(0.0, abs=1e-9) and 0 < widths[1] < widths[2]
 
 
-@pytest.mark.parametrize(("shared_ms", "is_beaten"), [(0.1, True), (30.0, False)])
+@pytest.mark.parametrize(("shared_ms", "is_beaten"), [(0.1, True), (60.0, False)])
 def test_what_left_early_is_beaten_only_where_its_least_lead_shows(shared_ms: float, is_beaten: bool) -> None:
     left = {"b": LeftEarly(after_process=1, ratio=1.3, than="a")}
-    score = Score([Term(fitted({"a": [1.0], "b": [1.02]}), left=left)], [Shared("before()", shared_ms, None)])
+    score = Score([Term(fitted({"a": [2.0], "b": [2.04]}), left=left)], [Shared("before()", shared_ms, None)])
     assert score.is_beaten("a", "b") is is_beaten
     answer = rank(Question.REQUEST, score, ["a", "b"])
     assert answer.certainty is (Certainty.SURE if is_beaten else Certainty.TIE)
@@ -795,6 +799,13 @@ def test_calls_over_processes(found: Ratio, call: Relation, decided: bool) -> No
     assert (relation(found), is_decided(found)) == (call, decided)
 
 
+@pytest.mark.parametrize(
+    ("value", "processes"), [(1.01, 3), (1.03, 5), (1 / 1.03, 5), (1.24, 5), (1.26, 3), (1 / 1.26, 3)]
+)
+def test_a_narrow_lead_is_expected_to_take_more_processes(value: float, processes: int) -> None:
+    assert fewest_processes(ratio(value, 0.9 * value, 1.1 * value)) == processes
+
+
 def test_where_measuring_looks_once_a_lead_of_10_percent_is_wide() -> None:
     wide, narrow = ratio(1.12, 1.08, 1.161, processes=3), ratio(1.09, 1.051, 1.13, processes=3)
     assert (relation(wide), relation(wide, looks_once=True)) == (Relation.UNDECIDED, Relation.FASTER)
@@ -825,6 +836,8 @@ def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes
         (ratio(1.03, 0.86, 1.233, processes=8), True),
         (ratio(1.03, 0.86, 1.233, processes=9), False),
         (ratio(1.00, 0.95, 1.053, processes=9), True),  # within 5 % after twenty
+        (ratio(1.00, 0.924, 1.082, processes=9), True),  # just within it
+        (ratio(1.00, 0.921, 1.086, processes=9), False),
         (ratio(1.10, 0.85, 1.424, processes=9), False),
         (ratio(1.20, 1.00, 1.44, processes=9), True),
     ],

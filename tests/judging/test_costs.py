@@ -21,14 +21,17 @@ from bakeoff.judging.costs import (
     envelope,
     line_of,
 )
+from bakeoff.judging.doubt import OfRecords
 from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
+from bakeoff.judging.doubts_of_winner import ModelChanges
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.ranking import Ranking
 from bakeoff.judging.under_load import LoadJudgement, judge_load
+from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked, WithoutEffect
 from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Interval, Phase, Process, Ratio, Record, Status
-from tests.reports.samples import cell, failed, ok, once, steady
+from tests.reports.samples import caveat, cell, failed, ok, once, steady
 
 seconds = st.floats(1e-6, 100.0)
 lines = st.builds(Line, st.text("abcdef", min_size=1, max_size=3), seconds, seconds)
@@ -298,7 +301,28 @@ def test_the_leg_before_is_no_rival_where_the_crossing_is_established() -> None:
     assert leg.rivals == []
 
 
+def test_the_next_leg_is_no_rival_where_it_soon_takes_over() -> None:
+    """The start of inductor may be as short as that of onnx, which leads for a hundred calls."""
+    costs = costs_of(
+        starting("eager", 0.01, level_ms=4.0),
+        starting("onnx", 0.01, level_ms=2.0, build_s=1.0),
+        starting("inductor", 0.01, level_ms=1.0, build_s=1.6),
+    )
+    rivals = [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)]
+    assert rivals == [("eager", []), ("onnx", []), ("inductor", [])]
+
+
 # --- over a number of calls
+
+
+def test_a_doubt_about_who_costs_least_is_one_about_the_answer_over_so_many_calls() -> None:
+    of_eager = WithoutEffect(inputs=("input 1",))
+    eager = measured("eager", 2.0).model_copy(update={"doubts": [of_eager]})
+    onnx = measured("onnx", 1.0, build_s=1.0).model_copy(update={"doubts": [caveat("odd")]})
+    contest = judge_contest([eager, onnx], calls=10)
+    assert (contest.answer.winner, contest.answer.certainty) == ("eager", Certainty.DOUBTED)
+    assert contest.doubts_by_effect[Effect.WINNER] == ()
+    assert contest.doubts_of_answer[Effect.WINNER] == (OfRecords(("eager",), of_eager),)
 
 
 def test_the_speedup_over_so_many_calls() -> None:
@@ -361,6 +385,11 @@ def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
     assert cheapest_of(costs, 1, EVERYBODY_HOT) == winner
     found = speedup_of(costs, "hotpath", 1)
     assert found and found.ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
+
+
+def test_what_starts_three_times_as_fast_wins_among_equal_latencies() -> None:
+    costs = costs_of(starting("eager", 0.6), starting("hotpath", 0.2))
+    assert [cheapest_of(costs, calls, EVERYBODY_HOT) for calls in (1, 1000, 10**6)] == ["hotpath", "hotpath", None]
 
 
 @pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
@@ -450,6 +479,20 @@ def test_a_loser_near_the_ceiling_of_the_generator_is_a_doubt_of_the_winner() ->
     answer = judge_contest(records).answer
     assert (answer.winner, answer.certainty) == ("onnx", Certainty.DOUBTED)
     assert isinstance(answer.doubt, NearCeiling) and answer.doubt.label == "eager"
+
+
+@pytest.mark.parametrize(("lowest", "certainty"), [(280.0, Certainty.SURE), (450.0, Certainty.DOUBTED)])
+def test_a_cell_that_held_no_rate_is_a_doubt_only_where_it_may_carry_more(lowest: float, certainty: Certainty) -> None:
+    missed = {"soak": [window(600.0, p99_ms=25.0)] * 6, "lower_soak": [window(lowest, p99_ms=25.0)] * 3}
+    records = [carrying("onnx", [400, 402, 401]), carrying("eager", [200, 202, 201])]
+    answer = judge_contest([*records, carrying("openvino", [600, 601, 602], **missed)]).answer
+    assert (answer.winner, answer.certainty) == ("onnx", certainty)
+
+
+def test_eager_that_does_not_repeat_itself_is_a_doubt_of_the_winner_under_load() -> None:
+    eager = carrying("eager", [400, 402, 401]).model_copy(update={"doubts": [Unchecked(why=EAGER_DIFFERS)]})
+    answer = judge_contest([carrying("onnx", [600, 601, 599]), eager]).answer
+    assert (answer.winner, answer.certainty, answer.doubt) == ("onnx", Certainty.DOUBTED, ModelChanges("eager"))
 
 
 def test_a_soak_tells_what_does_not_last() -> None:

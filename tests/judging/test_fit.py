@@ -15,8 +15,9 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
 from bakeoff.judging.gaps import imprecise, unclear
 from bakeoff.judging.intervals import calls_needed, median_interval, percentile
+from bakeoff.judging.roofline import of as floor_of
 from bakeoff.judging.samples import MAX_TURNS, distributions_of
-from bakeoff.records.schema import Burst, Extent, Interval, Placement, Record, Status
+from bakeoff.records.schema import Burst, Ceilings, Extent, Interval, MemoryLevel, Placement, Record, Status, Work
 from bakeoff.records.text import spell_ms
 from bakeoff.reports import number_format
 from tests.reports.samples import bursts, cell, constant, failed, lived, ok, over_processes, roofline, steady, under
@@ -417,6 +418,7 @@ def test_epochs_that_cells_missed_do_not_bring_their_drift_into_a_ratio() -> Non
     ("level_ms", "changes", "is_beaten"),
     [
         (0.2, {}, False),
+        (0.151, {}, False),  # within the error of a measurement
         (0.1, {}, True),
         (0.1, {"status": Status.INCORRECT}, False),
         (0.1, {"placement": Placement(extent=Extent.PARTIAL, frozen_choices=["mine.py, line 20"])}, False),
@@ -432,6 +434,26 @@ def test_what_a_right_cell_is_faster_than_is_no_floor(
     found = fitted(fitted(records))
     assert [record.roofline is not None and record.roofline.is_beaten for record in found] == [is_beaten, is_beaten]
     assert [record.roofline is not None and record.roofline.share is None for record in found] == [is_beaten] * 2
+
+
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("moved", "floor_ms", "in_cache"),
+    [
+        (MB // 2, 0.0005, True),  # smaller than any that was measured: as the smallest
+        (3 * MB, 0.006, True),  # of the largest working set that is no larger
+        (40 * MB, 0.4, False),
+        (1000 * MB, 97.0, False),  # of which 30 MB may stay in the cache
+    ],
+)
+def test_bytes_move_at_the_rate_of_the_level_that_holds_them(moved: int, floor_ms: float, in_cache: bool) -> None:
+    rates = {1: 1000e9, 2: 500e9, 32: 100e9, 500: 10e9}
+    levels = [MemoryLevel(working_set_bytes=size * MB, bytes_per_s=rate) for size, rate in rates.items()]
+    machine = Ceilings(flops_per_s=1e12, bytes_per_s=10e9, levels=levels, cache_bytes=30 * MB)
+    found = floor_of(Work(flops=1000, bytes_moved=moved), machine, None)
+    assert (found.floor_ms, found.in_cache) == (pytest.approx(floor_ms), in_cache)
 
 
 latencies_ms = st.lists(st.floats(1e-3, 1e3), min_size=6, max_size=60)

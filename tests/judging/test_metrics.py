@@ -384,6 +384,15 @@ def test_what_is_met_has_no_reasons_and_nothing_is_required_by_no_text() -> None
     assert Requirements.parse("build_s < 60")
 
 
+def test_what_is_known_only_later_can_be_left_out_of_what_is_required() -> None:
+    required = Requirements.parse("build_s<60, start_s<2, top1>-1%")
+    assert [str(each) for each in (required.without_starts(), required.without_metrics(), required.of_metrics())] == [
+        "build_s<60, top1>-1%",
+        "build_s<60, start_s<2",
+        "top1>-1%",
+    ]
+
+
 def test_each_doubt_has_what_is_and_what_was_asked() -> None:
     found = unmet("build_s<1.5, median_ms<5 , joules_per_call<=0.01, peak_device_bytes<400MB")
     assert [(doubt.value, str(doubt.required), doubt.required.limit) for doubt in found] == [

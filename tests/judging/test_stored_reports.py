@@ -1,4 +1,7 @@
-"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written when they were."""
+"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written when they were.
+
+A run that was killed has a report of what it measured until then.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +11,12 @@ import pytest
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.judging.stored_report import report_at
+from bakeoff.planning.request import Request
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.report_file import read
+from bakeoff.records.store import Store
+from tests.reports.samples import environment, lived
 
 STORED = Path(__file__).parent / "stored"
 EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
@@ -42,3 +50,15 @@ def test_the_verdicts_of_a_stored_report_are_the_same(name: str, require: str) -
     expected = EXPECTED[name]["requirements"][require]
     for contest, verdict in zip(judge(report).contests, expected, strict=True):
         assert summary(contest) == verdict
+
+
+def test_a_run_that_was_killed_has_a_report_of_what_it_measured_until_then(tmp_path: Path) -> None:
+    onnx, eager = lived(1.0, "onnx"), lived(2.0, "eager")
+    store = Store.create(tmp_path / "run", Request(), [onnx.cell.id, eager.cell.id], "")
+    with pytest.raises(BakeoffError, match=r"no environment\.json: the run ended before it began"):
+        report_at(store.root)
+    store.save_environment(environment())
+    store.save(onnx)
+    found = report_at(store.root)
+    assert [record.cell.label for record in found.records] == ["onnx"]
+    assert (found.planned, found.complete, found.environment.cpu) == (2, False, "AMD EPYC 9654")

@@ -16,7 +16,7 @@ from bakeoff.judging.judgement import Judgement, contests_of, judge
 from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_win, holm
 from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import AroundCall, Generated, Record, Status
+from bakeoff.records.schema import AroundCall, Generated, Range, Record, Status
 from bakeoff.reports import end_to_end, generation, headline
 from bakeoff.reports.json_answer import _answer
 from bakeoff.reports.run_report import to_markdown, to_short_markdown
@@ -256,8 +256,8 @@ def test_holm_is_as_strict_as_each_test_alone_and_less_strict_than_bonferroni(
 
 
 def test_holm_by_hand() -> None:
-    """0.005 is within 0.05 / 4, and 0.01 within 0.05 / 3, but 0.03 not within 0.05 / 2: it ends there."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
+    """0.005 is within 0.05 / 4, and 0.012 within 0.05 / 3, but 0.03 not within 0.05 / 2: it ends there."""
+    assert holm([0.012, 0.04, 0.03, 0.005]) == [True, False, False, True]
 
 
 def test_a_win_that_a_verdict_calls_is_unlikely_by_chance_and_a_tie_is_not() -> None:
@@ -326,6 +326,21 @@ def test_the_finding_names_who_is_fastest_from_which_size_on() -> None:
     records = [at("eager", 1.0, batch=1), at("onnx", 2.0, batch=1), at("eager", 4.0, batch=2), at("onnx", 2.0, batch=2)]
     assert sweep_finding(found(*records)[0]) == "fastest: eager, from batch 2 on onnx"
     assert sweep_finding(sweeps_of(contests_of(sample(contests=3)))[0]) == "fastest at every batch: tensorrt"
+
+
+def test_one_build_for_a_range_of_sizes_costs_more_than_builds_for_each() -> None:
+    span = {"batch": Range(low=1, built_at=4, high=8)}
+    records = []
+    for batch, slower in ((8, 1.3), (1, 1.1)):  # the larger size comes first
+        alone = cell("onnx", dimensions={"batch": batch})
+        records.append(ok(alone, steady([1.0] * 3), build_s=3.0))
+        records.append(ok(alone.model_copy(update={"dynamic": span}), steady([slower] * 3), build_s=4.0))
+    (dynamic,) = judge(report(records)).dynamic_ranges
+    (build,) = dynamic.builds
+    assert (dynamic.names, build.configuration) == (["batch 1", "batch 8"], "onnx")
+    assert build.costs == pytest.approx([1.1, 1.3])
+    assert build.called_costs == pytest.approx([1.3]), "three processes call no narrow lead"
+    assert (build.build_s, build.builds_s) == (pytest.approx(4.0), pytest.approx(6.0))
 
 
 SIZES = {"batch": 2, "prompt": 64, "new_tokens": 11}
@@ -399,7 +414,7 @@ def test_memory_is_told_for_every_context_that_was_decoded() -> None:
     assert len(contests) == 2
     _, memory = generation.tables(contests[0])
     assert [column.heading for column in memory.columns] == ["backend", "75 rows (MiB)", "267 rows (MiB)"]
-    assert memory.rows[0][0] == "eager"
+    assert [column.text_of(memory.rows[0]) for column in memory.columns] == ["eager", "900", "900"]
 
 
 def staged(record: Record, **stages_ms: float) -> Record:

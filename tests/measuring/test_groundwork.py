@@ -553,23 +553,6 @@ def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:
 MB = 10**6
 
 
-@pytest.mark.parametrize(
-    ("moved", "floor_ms", "in_cache"),
-    [
-        (MB // 2, 0.0005, True),  # smaller than any that was measured: as the smallest
-        (3 * MB, 0.006, True),  # of the largest working set that is no larger
-        (40 * MB, 0.4, False),
-        (1000 * MB, 97.0, False),  # of which 30 MB may stay in the cache
-    ],
-)
-def test_bytes_move_at_the_rate_of_the_level_that_holds_them(moved: int, floor_ms: float, in_cache: bool) -> None:
-    rates = {1: 1000e9, 2: 500e9, 32: 100e9, 500: 10e9}
-    levels = [MemoryLevel(working_set_bytes=size * MB, bytes_per_s=rate) for size, rate in rates.items()]
-    machine = Ceilings(flops_per_s=1e12, bytes_per_s=10e9, levels=levels, cache_bytes=30 * MB)
-    found = roofline.of(Work(flops=1000, bytes_moved=moved), machine, None)
-    assert (found.floor_ms, found.in_cache) == (pytest.approx(floor_ms), in_cache)
-
-
 def test_operations_that_convolutions_can_do_without_are_not_in_the_floor() -> None:
     best = Ceilings(flops_per_s=1e9, bytes_per_s=1e12)
     found = roofline.of(Work(flops=9 * MB, bytes_moved=1000, least_flops=MB), best, latency(4.0))

@@ -391,6 +391,8 @@ def test_values_are_stored_as_they_are_typed_and_read_back() -> None:
     made = request(**typed)
     assert made.model_dump(mode="json").items() >= typed.items()
     assert Request(**made.model_dump(mode="json")) == made
+    assert request(**{name: getattr(made, name) for name in typed}) == made, "what was read stays as it is"
+    assert request().model_dump(mode="json")["artifact_limit"] == "2GB"
     assert (made.budget, made.shard, made.price) == (Duration(300), Shard(2, 8), Price(2.5))
     assert made.env == {"old": "/venvs/old/bin/python"} and made.dynamic["hidden"] == Span(16, 64, 128)
 
