@@ -108,8 +108,14 @@ own_cache_of_module = pytest.fixture(scope="module", autouse=True)(empty_cache)
 own_cache_of_session = pytest.fixture(scope="session", autouse=True)(empty_cache)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unfrozen_at_the_end() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def frozen_libraries() -> None:
+def frozen_libraries(unfrozen_at_the_end: None) -> None:
     """Let `gc.collect`, which much of the product calls, look only at what the tests of this module make.
 
     To look at all libraries and tests that were imported takes half a second each time.
@@ -174,7 +180,6 @@ def shared_servers() -> Iterator[Callable[..., Launcher]]:
 def heard_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logger `scores` is heard, although a library that another test has imported may have silenced loggers."""
     monkeypatch.setattr(logging.getLogger("scores"), "disabled", False)
-    monkeypatch.setattr(logging.getLogger("scores"), "handlers", [logging.NullHandler()])
     monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     logging.getLogger("scores").setLevel(logging.WARNING)
     logging.root.manager._clear_cache()  # type: ignore[attr-defined,unused-ignore]

@@ -576,6 +576,11 @@ def generating(first_ms: float, further_ms: float) -> list[Record]:
     return [*suites.both(100.0, 10.0, "eager"), *suites.both(first_ms, further_ms, "onnx", build_s=3.0)]
 
 
+def wrong_prefill() -> list[Record]:
+    wrong = samples.failed(suites.part("prefill", 1.0, "eager").cell, Status.INCORRECT, "wrong")
+    return [wrong, suites.part("decode", 1.0, "eager"), suites.part("prefill", 5.0, "onnx")]
+
+
 KINDS: dict[str, tuple[Callable[[], list[Record]], dict[str, object], Question, str | None, Certainty]] = {
     "latency": (fast_and_slow, {}, Question.LATENCY, "onnx", Certainty.SURE),
     "a tie": (lambda: [lived(1.0, "onnx"), lived(1.0, "eager")], {}, Question.LATENCY, None, Certainty.TIE),

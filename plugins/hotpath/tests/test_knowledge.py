@@ -1,6 +1,5 @@
 """The file with what earlier runs learned."""
 
-import io
 import json
 import logging
 from pathlib import Path
@@ -40,13 +39,14 @@ def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1, "paths": {"a": {"verdict": "x"}}}', '{"format": 1}'])
-def test_a_file_that_cannot_be_read_is_started_anew(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_started_anew(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / FILE).write_text(text)
-    said = io.StringIO()
-    monkeypatch.setattr(logging.getLogger("hotpath"), "handlers", [logging.StreamHandler(said)])
-    knowledge = Knowledge(tmp_path)
-    assert knowledge.of("a") is None
-    assert text == "[]" or "started anew" in said.getvalue()
+    with caplog.at_level(logging.WARNING, "hotpath"):
+        knowledge = Knowledge(tmp_path)
+        assert knowledge.of("a") is None
+    assert text == "[]" or "started anew" in caplog.text
     knowledge.learn("a", COMPILED)
     assert Knowledge(tmp_path).of("a") == COMPILED
 
