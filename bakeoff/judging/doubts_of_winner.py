@@ -12,6 +12,7 @@ from bakeoff.judging.decision import (
     NARROW_LEAD,
     Relation,
     is_covered_by_waiting,
+    narrow_lead,
     relation,
 )
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCell, OfCells, Stop
@@ -263,6 +264,7 @@ class NarrowLead(Doubt):
     processes: int
     stop: Stop = Stop.TIME_LIMIT
     is_live: bool = False
+    narrow: float = NARROW_LEAD  # a lead by less than this is narrow
     brief = "measured in too few processes"
     worst = Effect.WINNER
 
@@ -270,8 +272,8 @@ class NarrowLead(Doubt):
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         answer = evidence.ranking.answer
         lead = next(iter(answer.leads.values()), None)
-        if answer.leader and lead and lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
-            yield cls(answer.leader, lead.processes, evidence.stop, evidence.is_live)
+        if answer.leader and lead and lead.processes < FEWEST_PROCESSES and lead.value < 1 + narrow_lead(lead):
+            yield cls(answer.leader, lead.processes, evidence.stop, evidence.is_live, narrow_lead(lead))
 
     def say(self) -> str:
         if self.best in (ORIGINAL, WITH_WINNERS):
@@ -279,7 +281,7 @@ class NarrowLead(Doubt):
         on = "bakeoff resume, or " if self.stop is Stop.INTERRUPTED and not self.is_live else ""
         measured = "a single process" if self.processes == 1 else f"{self.processes} processes"
         return (
-            f"{self.best} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes can "
+            f"{self.best} leads by less than {percent(self.narrow)} in {measured} of each, but two equal processes can "
             f"be so far apart. Measure more of them: {on}--processes {FEWEST_FOR_NARROW_LEAD}"
         )
 

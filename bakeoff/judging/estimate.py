@@ -41,6 +41,13 @@ LEAST_ERROR = 0.0025
 """The standard error of a log ratio of one process counts as this at least: a few rounds may agree by chance."""
 
 
+PAGE_FAULT_NS = 2000.0
+"""What a page from the kernel takes, with clearing it, as measured on an AMD EPYC (benchmarks/allocators.py)."""
+
+MOST_FOR_PAGES = 0.9
+"""At most this share of a call counts as getting pages."""
+
+
 def burst_ms(burst: Burst) -> float:
     """Return the median of a burst's calls in milliseconds, which represents the burst in every comparison."""
     samples_ns = burst.samples_ns  # a few are quicker without numpy, and many with it
@@ -65,6 +72,7 @@ class Turn:
     disturbed: bool
     reach: float = 0.0  # the logarithm of how many times shorter it may be without waiting
     quickest_ms: float = 0.0  # its shortest call; 0: not known
+    for_pages: float = 0.0  # the share of its time that getting pages from the kernel may take
 
 
 Turns = Mapping[tuple[int, int], Turn]
@@ -89,7 +97,16 @@ def turn_of(burst: Burst, usual: Usual) -> Turn:
     latency, conditions = given(burst, usual), burst.conditions
     is_slowed = conditions is not None and was_slowed(conditions, usual)
     ms = burst_ms(burst) if latency.ms is None else latency.ms
-    return Turn(ms, latency.is_waiting or is_slowed, latency.reach, min(ms, min(burst.samples_ns) / 1e6))
+    pages = (conditions and conditions.page_faults) or 0
+    for_pages = min(pages * PAGE_FAULT_NS / sum(burst.samples_ns), MOST_FOR_PAGES)
+    return Turn(ms, latency.is_waiting or is_slowed, latency.reach, min(ms, min(burst.samples_ns) / 1e6), for_pages)
+
+
+def slower_by_pages(series: Series) -> float:
+    """Return how many times shorter a cell's calls may be in a process whose C library keeps its memory. Equal
+    processes differ in that, because it depends on where in memory their blocks happen to lie."""
+    shares = [statistics.median(turn.for_pages for turn in turns.values()) for turns in series.values()]
+    return 1 / (1 - max(shares, default=0.0))
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:

@@ -30,6 +30,7 @@ from bakeoff.judging.estimate import (
     most_reach,
     series_of,
     shared_logs,
+    slower_by_pages,
     used_rounds,
 )
 from bakeoff.judging.intervals import (
@@ -121,6 +122,8 @@ class Fit:
         value is that of calls that did not wait.
         """
         ratio = self._ratio(fast, slow)
+        slower = slow if ratio.value >= 1 else fast
+        ratio = ratio.model_copy(update={"by_pages": slower_by_pages(self.series[slower])})
         if fast == slow:  # what processes differ by is no part of it
             return ratio.model_copy(update={"ci95": ratio.ci95 and Interval(low=ratio.value, high=ratio.value)})
         to_slow, to_fast = self._reaches(slow, fast)

@@ -12,7 +12,7 @@ from bakeoff.judging.answer import Answer, Question, Score, Term, rank
 from bakeoff.judging.constraints import NOTHING, RequirementMissed, Requirements
 from bakeoff.judging.decision import Relation, is_covered_by_waiting, is_decided, may_be_decided, relation
 from bakeoff.judging.doubt import FirstPlace, Stop
-from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, common_rounds
+from bakeoff.judging.estimate import FEWEST_ROUNDS, Series, common_rounds, slower_by_pages
 from bakeoff.judging.fit import fit_records, fitted
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import ORIGINAL, Accuracy, Cell, LeftEarly, Ratio, Record, Status, Verdict
@@ -118,7 +118,7 @@ class CallScore(Score):
     def is_apart(self, fast: str, slow: str) -> bool:
         """Return True if the first of two labels was before the second, by its interval or in every round."""
         least = _least_lead(self.series.get(fast, {}), self.series.get(slow, {}), ())
-        return least >= BEATEN_BY or super().is_apart(fast, slow)
+        return least >= BEATEN_BY * slower_by_pages(self.series.get(slow, {})) or super().is_apart(fast, slow)
 
     def is_settled(self, best: str, other: str, shares_first: bool) -> bool:
         """Return True also for a cell that was beaten in every round, unless it may share the first place."""
@@ -269,7 +269,8 @@ def median_ms(record: Record) -> float:
 
 BEATEN_BY = 1.3
 """A cell is beaten if another one was this many times faster in every round. Equal processes of one cell are seldom so
-far apart in all rounds, and a cell comes back where it may share the first place."""
+far apart in all rounds, unless the slower one gets memory from the kernel, and a cell comes back where it may share the
+first place."""
 
 
 def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], baseline: str) -> dict[str, LeftEarly]:
@@ -280,7 +281,7 @@ def beaten_in_every_round(cells: Mapping[str, Series], rivals: Sequence[str], ba
         leads = {rival: _least_lead(cells[rival], series, list(cells.values())) for rival in rivals if rival != label}
         than = max(leads, key=lambda rival: leads[rival], default=None)
         # the baseline stays, because speed-ups are taken to it
-        if than is not None and label != baseline and leads[than] >= BEATEN_BY:
+        if than is not None and label != baseline and leads[than] >= BEATEN_BY * slower_by_pages(series):
             reasons[label] = LeftEarly(after_process=len(series), ratio=leads[than], than=than)
     return reasons
 

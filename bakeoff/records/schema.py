@@ -572,6 +572,7 @@ class Ratio(Frozen):
     paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
     processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
     waiting: float = 1.0  # waiting for cores may have changed it by up to this factor; `ci95` contains this, or is None
+    by_pages: float = 1.0  # getting memory from the kernel, which equal processes differ in, may be such a factor of it
     is_rough: bool = (
         False  # it has no interval because of waiting, and `value` is that of a few calls that did not wait
     )

@@ -353,6 +353,26 @@ def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None
     assert not judge_contest([paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")]).doubts
 
 
+@pytest.mark.parametrize(
+    ("pages", "processes", "leader"),
+    [(0, 3, "onnx"), (200, 3, None), (200, 5, "onnx"), (200, 1, "onnx"), (20, 3, "onnx")],
+)
+def test_a_lead_that_memory_from_the_kernel_may_give_needs_more_processes(
+    pages: int, processes: int, leader: str | None
+) -> None:
+    """200 pages take up to 0.4 of 1.6 ms, so that an equal process without them would lead by 1.33 times and 25 %."""
+    slow = steady([1.6, 1.61, 1.59, 1.6, 1.6][:processes])
+    records = [
+        ok(cell("onnx"), steady([1.0, 1.0, 1.01, 1.0, 1.0][:processes])),
+        ok(cell("openvino"), under(slow, page_faults=pages * len(slow[0].samples_ns))),
+    ]
+    contest = judge_contest(records)
+    assert contest.fastest.leader == leader
+    assert bool(undecided(records)) is (leader is None or processes == 1)
+    assert (of_winner.NarrowLead in kinds(contest)) is (processes == 1)
+    assert ("openvino" in beaten(records)) is (leader is not None and processes > 1)
+
+
 def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:
     far = {"relative_rmse": 0.42, "passed": True, "allclose": False}
     found = [lived(1.0, "onnx"), lived(2.0, "eager")]
