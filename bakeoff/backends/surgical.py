@@ -79,18 +79,17 @@ def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: I
     """Return the operators and working modules that one eager call of `module` runs outside of `targets`. Views are not
     counted."""
     from torch.nn.modules import module as hooks
-    from torch.utils import _python_dispatch
+
+    from bakeoff.backends.plain_dispatch import OperatorWatch
 
     outside = Outside()
     everything = _Call(None)
     calls = [everything]
     compiled = {id(target) for target in targets.values()}
 
-    class Watching(_python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not any(id(call.module) in compiled for call in calls) and not func.is_view:
-                outside.operators[str(func.overloadpacket)] += 1
-            return func(*args, **(kwargs or {}))
+    def note(func: Any, *_: object) -> None:
+        if not any(id(call.module) in compiled for call in calls) and not func.is_view:
+            outside.operators[str(func.overloadpacket)] += 1
 
     def enter(called: nn.Module, *_: object) -> None:
         calls.append(_Call(called))
@@ -104,7 +103,7 @@ def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: I
     with contextlib.ExitStack() as stack:
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
         stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
-        stack.enter_context(Watching())
+        stack.enter_context(OperatorWatch(note))
         module(*inputs.args, **inputs.kwargs)
     outside.modules.update(_class_of(part) for part in everything.inner)
     return outside

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from bakeoff.backends.base import Mode, Suits
-from bakeoff.backends.plain_dispatch import keep_compiler_out
 from bakeoff.models.lazily import nn, torch
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Extent, Placement
@@ -58,21 +57,17 @@ def kernel_of(operator: str) -> str:
 
 def attention_in(call: Callable[[], object]) -> dict[str, int]:
     """Make a call, and return how often each kernel of torch's attention ran in it, in the words of a placement."""
-    from torch.utils import _python_dispatch
+    from bakeoff.backends.plain_dispatch import OperatorWatch
 
     ran: Counter[str] = Counter()
 
-    class Watching(_python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            named = kwargs or {}
-            if func is torch.ops.aten.scaled_dot_product_attention.default:  # is whole in inference mode
-                ran[CHOICES.get(torch._fused_sdp_choice(*args, **named), "")] += 1
-            else:
-                ran[kernel_of(str(func.overloadpacket))] += 1
-            return func(*args, **named)
+    def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: object) -> None:
+        if func is torch.ops.aten.scaled_dot_product_attention.default:  # is whole in inference mode
+            ran[CHOICES.get(torch._fused_sdp_choice(*args, **kwargs), "")] += 1
+        else:
+            ran[kernel_of(str(func.overloadpacket))] += 1
 
-    keep_compiler_out(Watching)
-    with Watching():
+    with OperatorWatch(note):
         call()
     return {f"{kernel} attention": count for kernel, count in ran.items() if kernel}
 

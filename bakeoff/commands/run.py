@@ -7,8 +7,10 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from bakeoff import backends, models
@@ -43,8 +45,15 @@ from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
 from bakeoff.scaling.pool import Pool
 
-Begin = Callable[..., Store]
-"""Begins a run that is to measure these contests, on the machine that was captured."""
+
+@dataclass(frozen=True)
+class Prepared:
+    """The contests of a run, and what measures them: this machine, a pool of places of it, or a cluster."""
+
+    request: Request
+    contests: Sequence[Contest]
+    environment: Environment | None  # None: that of a cluster is known when its first node begins
+    measure: Callable[[Store, Progress], None]
 
 
 def run(
@@ -60,28 +69,19 @@ def run(
         raise UsageError("--load needs MLPerf's load generator: pip install mlcommons-loadgen")
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
+    store: Store | None = None
     with _reserved(folder):
         request, left_out = resolved(request, prepare=True)
-        begun: list[Store] = []
-
-        def begin(asked: Request, contests: Sequence[Contest], captured: Environment | None = None) -> Store:
-            begun.append(_begun(asked, contests, captured, folder, command, progress, left_out))
-            return begun[-1]
-
-        if request.cluster:
-            with Cluster(request.cluster) as cluster:
-                request = cluster.request_for(request)
-                contests = _with_open_axes(request)
-                store = begin(request, contests)
-                cluster.measure(request, contests, store, progress)
-            return report_of(store), store
         try:
-            _measure_here(request, begin, progress, budget_ends_s)
+            with _prepared(request, budget_ends_s) as prepared:
+                store = _begun(prepared, folder, command, progress, left_out)
+                prepared.measure(store, progress)
+            _add_starts(prepared.request, store, progress, budget_ends_s)
         except KeyboardInterrupt:
-            if not begun or begun[0].environment() is None:
+            if store is None:
                 raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
         with written_to_the_end():
-            return report_of(begun[0]), begun[0]
+            return report_of(store), store
 
 
 @contextlib.contextmanager
@@ -99,17 +99,10 @@ def _reserved(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _begun(
-    request: Request,
-    contests: Sequence[Contest],
-    captured: Environment | None,
-    folder: Path | None,
-    command: str,
-    progress: Progress,
-    left_out: Sequence[str],
-) -> Store:
-    """Begin a run in `folder` that is to measure these contests, on the machine that was `captured`."""
-    planned = [cell for contest in contests for cell in contest.cells]
+def _begun(prepared: Prepared, folder: Path | None, command: str, progress: Progress, left_out: Sequence[str]) -> Store:
+    """Begin a run in `folder`."""
+    request, captured = prepared.request, prepared.environment
+    planned = [cell for contest in prepared.contests for cell in contest.cells]
     ahead = [not_reached(cell, INTERRUPTED_BEFORE) for cell in planned]
     ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
@@ -138,25 +131,34 @@ def _named_twice(request: Request) -> list[str]:
     ]
 
 
-def _measure_here(request: Request, begin: Begin, progress: Progress, budget_ends_s: float = math.inf) -> None:
-    """Measure on this machine, or at the places of a pool of it. `begin` is called when the contests are known."""
+@contextlib.contextmanager
+def _prepared(
+    request: Request, budget_ends_s: float = math.inf, own_variables: Mapping[str, str] | None = None
+) -> Iterator[Prepared]:
+    """Yield what the request asks for. Raises UsageError where a node lacks the `own_variables` of an earlier part."""
+    if request.cluster:
+        with Cluster(request.cluster) as cluster:
+            if own_variables:
+                cluster.require_own_variables(own_variables)
+            request = cluster.request_for(request)
+            with launchers_for(request) as launchers:
+                contests = with_open_axes(plan(request), launchers)
+            yield Prepared(request, contests, None, partial(cluster.measure, request, contests))
+        return
     with launchers_for(request, 1 if is_pool(request.devices) else servers_of(request)) as launchers:
         facts, captured = describe_machine(launchers, request)
         request = on_this_machine(request, facts)
         contests = with_open_axes(plan(request), launchers)
         measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
         if not is_pool(request.devices):
-            store = begin(request, contests, captured)
-            measure(launchers, contests, request, store, progress, measured_by_s)
-    if is_pool(request.devices):
-        with Pool(places_here(request), request, contests) as pool:
-            captured, differing = pool.begin()
-            store = begin(request, contests, captured)
-            store.note(f"contests were measured side by side on {', '.join(request.devices)}, each on cores of its own")
-            for difference in differing:
-                store.note(difference)
-                progress.note(difference)
-            pool.measure(store, progress, measured_by_s)
+            here = partial(measure, launchers, contests, request, budget_ends_s=measured_by_s)
+            yield Prepared(request, contests, captured, here)
+            return
+    with Pool(places_here(request), request, contests) as pool:
+        yield Prepared(request, contests, pool.begin(), partial(pool.measure, budget_ends_s=measured_by_s))
+
+
+def _add_starts(request: Request, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
     if request.starts and all(map(store.has, store.planned)):
         from bakeoff.shipping.start_runs import add_starts  # it imports much, and few runs need it
 
@@ -186,31 +188,21 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     require_same_model(store)
     store.forget_left()
 
-    def go_on(_: Request, contests: Sequence[Contest], captured: Environment) -> Store:
-        _go_on_in(captured, contests, store)
-        return store
-
     with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported
-        if request.cluster:
-            with Cluster(request.cluster) as cluster:
-                cluster.require_own_variables(store.own_variables())
-                _note_resumption(store)
-                cluster.measure(request, _with_open_axes(request), store, progress)
-        else:
-            _measure_here(request, go_on, progress)
+        with _prepared(request, own_variables=store.own_variables()) as prepared:
+            _go_on_in(prepared, store)
+            prepared.measure(store, progress)
+        _add_starts(prepared.request, store, progress)
     with written_to_the_end():
         return report_of(store), store
 
 
-def _with_open_axes(request: Request) -> list[Contest]:
-    with launchers_for(request) as launchers:
-        return with_open_axes(plan(request), launchers)
-
-
-def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:
+def _go_on_in(prepared: Prepared, store: Store) -> None:
     """Note what has changed since the run was interrupted, and forget what cannot be gone on with."""
     _note_resumption(store)
-    before = store.environment()
+    before, captured, contests = store.environment(), prepared.environment, prepared.contests
+    if captured is None:
+        return
     if before is None:
         store.save_environment(captured)
     elif changed := environment.differences(before, captured):

@@ -49,6 +49,7 @@ class Pool:
         self._controllers: dict[str, Controller] = {}
         self._leaving: list[Controller] = []
         self._begun: dict[str, ControllerStarted] = {}
+        self._differing: list[str] = []  # places, in words
 
     def __enter__(self) -> Self:
         return self
@@ -59,9 +60,9 @@ class Pool:
         for controller in (*self._controllers.values(), *self._leaving):
             controller.ending()
 
-    def begin(self) -> tuple[Environment, list[str]]:
-        """Start all controllers at the same time. Return the environment of the first place, and how places differ.
-        Raises UsageError under --strict where one is slower than another, and BakeoffError where one does not start."""
+    def begin(self) -> Environment:
+        """Start all controllers at the same time, and return the environment of the first place. Raises UsageError
+        under --strict where one is slower than another, and BakeoffError where one does not start."""
         for place in self._places:
             self._start(place)
         while len(self._begun) < len(self._places):
@@ -75,12 +76,18 @@ class Pool:
         if slower and self._request.strict:
             raise UsageError(f"--strict: {'; '.join(slower)}: leave it out of --devices")
         first, *others = (self._begun[place.name].environment for place in self._places)
+        self._differing = slower
         for place, other in zip(self._places[1:], others, strict=True):
-            slower += [f"{place.name} differs in {change}" for change in differences(first, other)]
-        return first, slower
+            self._differing += [f"{place.name} differs in {change}" for change in differences(first, other)]
+        return first
 
     def measure(self, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
         """Bring every cell to its record in the store. Each contest is measured at the place that is free first."""
+        where = ", ".join(self._request.devices)
+        store.note(f"contests were measured side by side on {where}, each on cores of its own")
+        for difference in self._differing:
+            store.note(difference)
+            progress.note(difference)
         open_contests = [contest for contest in self._contests if pending(contest, store)]
         time_plan = time_plan_of(open_contests, self._request, store, math.inf)
         names = [place.name for place in self._places]

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import Returned, returned_by_call
-from bakeoff.backends.plain_dispatch import keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs
 
 aten = torch.ops.aten
@@ -41,18 +40,15 @@ class Choice:
         return self.source.flatten()[places.flatten()]
 
 
-class ChoiceWatch(TorchDispatchMode):
+class ChoiceWatch(OperatorWatch):
     """Inside this block, operators that choose are noted with what they chose from."""
 
     def __init__(self) -> None:
         super().__init__()
-        keep_compiler_out(ChoiceWatch)
         # by the address of the indices' memory; the indices are kept, so that nothing else gets this address
         self._noted: dict[int, tuple[torch.Tensor, Choice]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        found = func(*args, **kwargs)
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         operator = func.overloadpacket
         if operator in CHOOSING:
             self._note(operator, func, args, kwargs, found)

@@ -60,17 +60,18 @@ Leaf = tuple[str, Any]
 """A value in comparable form, with the kind of thing that it is."""
 
 
+PutBack = Callable[[], Any]
+"""Gives a value the content that it had, and returns it."""
+
+
 class ModuleState:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._leaves = _leaves(module)
-        seen = {id(part) for part in module.modules()}
-        self._put_back = [_remembered_part(part, seen) for part in module.modules()]
-        self._put_back += [_remembered_variable(variable, seen) for variable in _variables(module).values()]
+        self._leaves, self._put_back = _content(module)
 
     def changed(self) -> tuple[str, ...]:
         """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
-        now = _leaves(self._module)
+        now, _ = _content(self._module)
         names = dict.fromkeys((*self._leaves, *now))
         return tuple(name for name in names if not _is_same(self._leaves.get(name), now.get(name)))
 
@@ -110,20 +111,49 @@ class Weights:
 LENGTH = "'s length"
 
 
-def _leaves(module: nn.Module) -> dict[str, Leaf]:
-    found: dict[str, Leaf] = {}
+def _content(module: nn.Module) -> tuple[dict[str, Leaf], list[PutBack]]:
+    """Return every value that a module and the variables of its file hold, by name, and what puts all of them back."""
+    leaves: dict[str, Leaf] = {}
     seen = {id(part) for part in module.modules()}
+    steps: list[PutBack] = []
     for prefix, part in module.named_modules():
         start = f"{prefix}." if prefix else ""
-        for kind, tensors in (("parameter ", part._parameters), (BUFFER, part._buffers)):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    found[f"{kind}{start}{name}"] = _leaf(tensor, whole=kind == BUFFER)
-        for name, value in _plain_attributes(part).items():
-            found.update(_walk(f"attribute {start}{name}", value, 0, seen))
+        for name, weight in part._parameters.items():
+            if weight is not None:
+                leaves[f"parameter {start}{name}"] = _leaf(weight, whole=False)
+        steps.append(_kept_part(part, start, seen, leaves))
     for name, variable in _variables(module).items():
-        found.update(_walk(f"variable {name}", variable.value, 0, seen))
-    return found
+        steps.append(partial(_put, variable, _kept(f"variable {name}", variable.value, 0, seen, leaves)))
+    return leaves, steps
+
+
+def _put(variable: _Variable, put_back: PutBack) -> None:
+    variable.put(put_back())
+
+
+def _kept_part(part: nn.Module, start: str, seen: set[int], leaves: dict[str, Leaf]) -> PutBack:
+    """Note a module's own buffers and attributes, without those of the modules in it, and return what puts them back
+    with its hooks."""
+    hooks = [(held, dict(held)) for name in _HOOKS if isinstance(held := vars(part).get(name), dict)]
+    buffers = {name: _kept(f"{BUFFER}{start}{name}", buffer, 0, seen, leaves) for name, buffer in part._buffers.items()}
+    attributes = {
+        name: _kept(f"attribute {start}{name}", value, 0, seen, leaves)
+        for name, value in _plain_attributes(part).items()
+    }
+
+    def put_back() -> None:
+        for held, before in hooks:
+            _refilled(held, before)
+        for name, buffer in buffers.items():
+            part._buffers[name] = buffer()
+        for name in [name for name in _plain_attributes(part) if name not in attributes]:
+            del vars(part)[name]
+        is_script = isinstance(part, torch.jit.ScriptModule)
+        put = partial(setattr, part) if is_script else vars(part).__setitem__
+        for name, attribute in attributes.items():
+            put(name, attribute())
+
+    return put_back
 
 
 def _plain_attributes(part: nn.Module) -> dict[str, Any]:
@@ -204,29 +234,40 @@ def _is_data(value: Any, module: str) -> bool:
     return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
 
-def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
-    """Yield every tensor, number and length within an attribute by its name. Each object is followed once."""
+def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, Leaf]) -> PutBack:
+    """Note every tensor, number and length within a value by its name, and return what puts them back. Each object is
+    followed once."""
     if isinstance(value, torch.Tensor):
-        yield name, _leaf(value)
-    elif isinstance(value, torch.Generator):
-        yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
-    elif isinstance(value, np.ndarray):
-        step = math.ceil(value.size / WATCHED_ELEMENTS) if value.size > MAX_COPIED_ELEMENTS else 1
-        watched = value.reshape(-1)[::step]
-        yield name, ("array", (value.shape, str(value.dtype), watched.tobytes()))
-    elif isinstance(value, _SCALARS):
-        yield name, (type(value).__name__, value)
-    elif isinstance(value, itertools.count):
-        yield name, ("count", repr(value))
+        leaves[name] = leaf = _leaf(value)
+        return partial(_with_content, value, leaf)
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        leaves[f"{GENERATOR} {name}"] = GENERATOR, state
+        return partial(value.set_state, state)
+    if isinstance(value, np.ndarray):
+        return _kept_array(name, value, leaves)
+    if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
+        leaves[name] = "count", repr(value)
+        return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))
+    if isinstance(value, _SCALARS):
+        leaves[name] = type(value).__name__, value
     elif isinstance(value, queue.SimpleQueue):
-        yield f"{name}{LENGTH}", ("length", value.qsize())
+        leaves[f"{name}{LENGTH}"] = "length", value.qsize()
     elif depth < MAX_DEPTH and id(value) not in seen:
         seen.add(id(value))
         is_container = isinstance(value, list | tuple | deque | set | frozenset | dict)
         if is_container and not (isinstance(value, deque) and value.maxlen):  # a ring does not grow for ever
-            yield f"{name}{LENGTH}", ("length", len(value))
-        for key, entry in _entries(value).items():
-            yield from _walk(f"{name}[{key!r}]" if is_container else f"{name}.{key}", entry, depth + 1, seen)
+            leaves[f"{name}{LENGTH}"] = "length", len(value)
+        entries = {
+            key: _kept(f"{name}[{key!r}]" if is_container else f"{name}.{key}", entry, depth + 1, seen, leaves)
+            for key, entry in _entries(value).items()
+        }
+        if isinstance(value, set):
+            return partial(_refilled, value, set(value))
+        is_followed = len(entries) == len(value) if is_container else _is_plain_object(value)
+        if is_followed:
+            return lambda: _refilled(value, {key: entry() for key, entry in entries.items()})
+    return lambda: value
 
 
 def _entries(value: Any) -> dict[Any, Any]:
@@ -293,61 +334,6 @@ def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
 
 
-PutBack = Callable[[], Any]
-
-
-def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
-    """Return what puts back a module's own buffers, attributes and hooks, without those of the modules in it."""
-    hooks = [(held, dict(held)) for name in _HOOKS if isinstance(held := vars(part).get(name), dict)]
-    buffers = {name: _remembered(tensor, 0, seen) for name, tensor in part._buffers.items()}
-    attributes = {name: _remembered(value, 0, seen) for name, value in _plain_attributes(part).items()}
-
-    def put_back() -> None:
-        for held, before in hooks:
-            _refilled(held, before)
-        for name, buffer in buffers.items():
-            part._buffers[name] = buffer()
-        for name in [name for name in _plain_attributes(part) if name not in attributes]:
-            del vars(part)[name]
-        is_script = isinstance(part, torch.jit.ScriptModule)
-        put = partial(setattr, part) if is_script else vars(part).__setitem__
-        for name, attribute in attributes.items():
-            put(name, attribute())
-
-    return put_back
-
-
-def _remembered_variable(variable: _Variable, seen: set[int]) -> Callable[[], None]:
-    remembered = _remembered(variable.value, 0, seen)
-    return lambda: variable.put(remembered())
-
-
-def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
-    """Return a function that gives `value` the content that it has now, and returns it."""
-    if isinstance(value, torch.Tensor):
-        return _remembered_tensor(value)
-    if isinstance(value, np.ndarray):
-        return _remembered_array(value)
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        return lambda: value.set_state(state)
-    if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
-        numbers = ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)")
-        return lambda: itertools.count(*numbers)
-    if depth >= MAX_DEPTH or isinstance(value, _SCALARS) or id(value) in seen:
-        return lambda: value
-    seen.add(id(value))
-    if isinstance(value, set):
-        members = set(value)
-        return lambda: _refilled(value, members)
-    if isinstance(value, tuple) or not (isinstance(value, list | deque | dict) or _is_plain_object(value)):
-        return lambda: value
-    if isinstance(value, list | deque | dict) and len(value) > MAX_ENTRIES:
-        return lambda: value
-    named = {key: _remembered(entry, depth + 1, seen) for key, entry in _entries(value).items()}
-    return lambda: _refilled(value, {key: entry() for key, entry in named.items()})
-
-
 def _refilled(value: Any, content: Any) -> Any:
     if isinstance(value, list | deque):
         value.clear()
@@ -361,7 +347,7 @@ def _refilled(value: Any, content: Any) -> Any:
         plain.clear(value)
         for key, entry in content.items():
             plain.__setitem__(value, key, entry)
-    else:
+    elif not isinstance(value, tuple | frozenset):  # which stay, with what they hold put back
         slots, own = _slots(value), getattr(value, "__dict__", {})
         for key in own.keys() - content.keys():
             del own[key]
@@ -371,27 +357,25 @@ def _refilled(value: Any, content: Any) -> Any:
     return value
 
 
-def _remembered_array(array: np.ndarray) -> PutBack:
-    kept = array.copy() if array.size <= MAX_COPIED_ELEMENTS else array
+def _kept_array(name: str, array: np.ndarray, leaves: dict[str, Leaf]) -> PutBack:
+    is_small = array.size <= MAX_COPIED_ELEMENTS
+    step = 1 if is_small else math.ceil(array.size / WATCHED_ELEMENTS)
+    leaves[name] = "array", (array.shape, str(array.dtype), array.reshape(-1)[::step].tobytes())
+    kept = array.copy() if is_small else None
 
     def put_back() -> np.ndarray:
-        if kept is not array and array.flags.writeable:
+        if kept is not None and array.flags.writeable:
             np.copyto(array, kept)
         return array
 
     return put_back
 
 
-def _remembered_tensor(tensor: torch.Tensor) -> PutBack:
-    kind, (about, shape, kept) = _leaf(tensor)
-    if kept is None or tuple(kept.shape) != shape:
-        return lambda: tensor  # sparse, on meta, or too large
-
-    def put_back() -> torch.Tensor:
-        if not _is_same((kind, (about, shape, kept)), _leaf(tensor)):
-            if tensor.shape != kept.shape:
-                tensor.resize_(kept.shape)
-            tensor.copy_(kept)
-        return tensor
-
-    return put_back
+def _with_content(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
+    _, (_, shape, kept) = leaf
+    is_whole = kept is not None and tuple(kept.shape) == shape  # not sparse, on meta, or too large
+    if is_whole and not _is_same(leaf, _leaf(tensor)):
+        if tensor.shape != kept.shape:
+            tensor.resize_(kept.shape)
+        tensor.copy_(kept)
+    return tensor

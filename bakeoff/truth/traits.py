@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import comparable
-from bakeoff.backends.plain_dispatch import keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.input_sets import by_memory, is_strided, memory_of
 from bakeoff.records.errors import first_line
@@ -332,19 +331,6 @@ MOVED = 4
 """An output moves if one of its values changes by more than so many times the distance to the next number."""
 
 
-class UseWatch(TorchDispatchMode):
-    """Notes the memory that operators of torch get inside the block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        keep_compiler_out(UseWatch)
-        self.used: set[Any] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.used |= set(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
-        return func(*args, **(kwargs or {}))
-
-
 def inputs_without_effect(
     module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls, answers: Sequence[Outputs]
 ) -> tuple[str, ...]:
@@ -352,9 +338,13 @@ def inputs_without_effect(
     if len(of_each_shape(sets)) > 1:
         return ()
     ends_s, names = time.monotonic() + AUDIT_S, list[str]()
-    named = [named_inputs(each) for each in sets]
+    named, used = [named_inputs(each) for each in sets], set[Any]()
+
+    def note(_func: object, args: Any, kwargs: Any, _found: object) -> None:
+        used.update(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
+
     try:
-        with UseWatch() as watch:
+        with OperatorWatch(note):
             call(module, calls.given(sets[0]))
     except Exception:  # a model may refuse to be watched
         traceback.print_exc()
@@ -364,7 +354,7 @@ def inputs_without_effect(
             break
         # A whole number of another set may be an index out of range beside the others, which ends a GPU's process.
         is_safe = not tensor.is_cuda or tensor.is_floating_point() or tensor.dtype is torch.bool
-        if not (is_strided(tensor) and tensor.numel() and is_safe and memory_of(tensor) in watch.used):
+        if not (is_strided(tensor) and tensor.numel() and is_safe and memory_of(tensor) in used):
             continue
         ways = [
             (inputs, answer, own[name], other)
@@ -403,17 +393,6 @@ CHANGE = 2**-6
 """New real numbers are larger by this share, so that a model is unlikely to decide otherwise for them."""
 
 
-class OperatorCount(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        keep_compiler_out(OperatorCount)
-        self.operators = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators += 1
-        return func(*args, **(kwargs or {}))
-
-
 def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | None:
     """Return how many operators a call takes for new values, and for these again, if that is fewer."""
     for change_whole in (lambda whole: whole.flip(tuple(range(whole.dim()))), lambda whole: whole):
@@ -434,7 +413,7 @@ def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | 
 def _operators(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> int:
     if calls.traits.is_random:
         calls.begin()  # with the same numbers
-    with OperatorCount() as count:
+    operators: list[Any] = []
+    with OperatorWatch(lambda func, *_: operators.append(func)):
         call(module, calls.given(inputs))
-    operators: int = count.operators
-    return operators
+    return len(operators)

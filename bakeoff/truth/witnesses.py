@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bakeoff.backends.plain_dispatch import keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
@@ -82,26 +82,24 @@ DRAWN = 1_000_003
 """So many random numbers serve all results: to draw new ones for each took most of a noisy run."""
 
 
-class RoundingNoise(TorchDispatchMode):
+class RoundingNoise(OperatorWatch):
     """Inside this block, new floating-point results are rounded at random. Views and in-place results stay. With an odd
     seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
 
     def __init__(self, seed: int, roundings: float = 1) -> None:
         super().__init__()
-        keep_compiler_out(RoundingNoise)
         self._seed, self._roundings = seed, roundings
         self._starts = random.Random(seed)
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not given:  # what is made of no tensor, such as zeros, is exact
             return found
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
-            found = other(self, func, args, kwargs or {}, found)
+            found = other(self, func, args, kwargs, found)
         return pytree.tree_map_only(torch.Tensor, self._moved, found)
 
     @property

@@ -537,7 +537,7 @@ def test_a_model_with_other_weights_is_not_exported(tmp_path: Path, monkeypatch:
 
 
 def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_launchers: object, contests: list[Contest], _request: object, store: Store, *_: object) -> None:
+    def interrupted(_1: object, contests: list[Contest], _2: object, store: Store, *_: object, **__: object) -> None:
         first = contests[0].cells[0].cell
         store.save(Record(cell=first, status=Status.ERROR, reason="scripted"))
         raise KeyboardInterrupt

@@ -169,6 +169,7 @@ def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
         (counts, {"step": 0}, "attribute step"),
         (keeps_the_largest, {"past": torch.full((4, 8), -9.0)}, "attribute past"),
         (counts_in_a_large_array, {"table": np.zeros(1_000_003)}, "attribute table"),
+        (lambda m, x: m.linear(x * m.held[0].add_(1)), {"held": (torch.ones(1),)}, "attribute held[0]"),
         (replaces_a_member, {"seen": {1}}, UNNAMED),
         (counts_by_an_iterator, {"steps": itertools.count(3, 2)}, "attribute steps"),
     ],

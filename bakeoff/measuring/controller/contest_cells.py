@@ -1,7 +1,8 @@
 """The cells of a contest while it lasts: its present epoch, and how a cell comes to its record."""
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bakeoff.measuring.controller.cell_record import NO_TIME, not_reached
@@ -56,11 +57,12 @@ class ContestCells:
         self.conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self.lack)))))
         return True
 
-    def visit(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], None]) -> None:
-        """Take a step of a cell that was stopped. If it ends, it is not among the living any more."""
+    @contextlib.contextmanager
+    def turn_of(self, epoch: Epoch, cell_run: CellRun) -> Iterator[None]:
+        """Let a cell that was stopped go on in the block. If it ends there, it is not among the living any more."""
         try:
             cell_run.resume()
-            step()
+            yield
             cell_run.pause()
         except CellEnded as ended:
             self.take_away(epoch, cell_run, ended)

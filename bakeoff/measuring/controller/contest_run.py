@@ -4,7 +4,6 @@ import contextlib
 import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from bakeoff.judging.estimate import FEWEST_ROUNDS, steadiest
 from bakeoff.judging.ranking import Ranking, baseline_of, beaten, contenders
@@ -292,7 +291,8 @@ class ContestRun:
             )
             for cell_run in rounds.order_of_round(epoch.group, done, takers):
                 started_s = self._machine.now_s() - self._run.begun_s
-                self._cells.visit(epoch, cell_run, partial(cell_run.take_burst, epoch.group, done, started_s, around))
+                with self._cells.turn_of(epoch, cell_run):
+                    cell_run.take_burst(epoch.group, done, started_s, around)
             done += 1
             self._keep_so_far_if_due()
             if done <= self._run.sampling.rounds:
@@ -310,7 +310,8 @@ class ContestRun:
         """Put one cell after the other under load while every other one is stopped."""
 
         def visit(cell_run: CellRun, step: Callable[[], None]) -> None:
-            self._cells.visit(epoch, cell_run, step)
+            with self._cells.turn_of(epoch, cell_run):
+                step()
             self._keep_so_far_if_due()
 
         LoadRounds(self._run, plan, epoch.number, epoch.group, epoch.alive).take(visit)
@@ -368,7 +369,8 @@ class ContestRun:
             has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
             wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
             if not wanted.is_empty:
-                self._cells.visit(epoch, cell_run, partial(cell_run.measure_further, wanted))
+                with self._cells.turn_of(epoch, cell_run):
+                    cell_run.measure_further(wanted)
             if cell_run in epoch.alive:
                 cell_run.process.further_s = self._machine.now_s() - begun_s
 

@@ -13,12 +13,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils import flop_counter
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bakeoff.backends import fast_path
 from bakeoff.backends.calling import flatten_outputs
-from bakeoff.backends.plain_dispatch import keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
 from bakeoff.backends.torch_profiling import around_modules
 from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
@@ -87,7 +86,7 @@ def _work(counts: _Counts) -> Work:
 @contextlib.contextmanager
 def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], _Counts]]:
     """Count what runs in the block. The yielded function returns what was counted so far, of bytes only weights'."""
-    keep_compiler_out(_Reads, getattr(flop_counter, "_FlopCounterMode", object))
+    keep_compiler_out(getattr(flop_counter, "_FlopCounterMode", object))
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
@@ -157,7 +156,7 @@ class _SavedByConvolutions:
         return counted
 
 
-class _Reads(TorchDispatchMode):
+class _Reads(OperatorWatch):
     """Watches which weights the operators inside it read, and how much of each."""
 
     def __init__(self, module: nn.Module, weight_bytes: float | None) -> None:
@@ -169,9 +168,8 @@ class _Reads(TorchDispatchMode):
         for weight in (*module.parameters(), *module.buffers()):
             self._left[_address(weight)] = weight.untyped_storage().nbytes() // weight.element_size()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
+        results = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
         made = {_address(tensor) for tensor in results}
         for tensor in pytree.tree_leaves((args, kwargs)):
             if not isinstance(tensor, torch.Tensor) or _address(tensor) not in self._left:
@@ -184,7 +182,7 @@ class _Reads(TorchDispatchMode):
             elif part not in self._seen:
                 self._seen.add(part)
                 self._read(tensor, tensor.numel())
-        return result
+        return found
 
     def _read(self, weight: torch.Tensor, elements: int) -> None:
         """Count `elements` of the weight as read. Elements that were read before do not move again."""
@@ -254,12 +252,11 @@ def sizes_by_values(func: Any, args: tuple[Any, ...]) -> bool:
     return bool({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags))
 
 
-class LongestSum(TorchDispatchMode):
+class LongestSum(OperatorWatch):
     """Notes how many values the longest sum inside this block adds up, and the longest sum of each tensor."""
 
     def __init__(self) -> None:
         super().__init__()
-        keep_compiler_out(LongestSum)
         self.length = 1
         self.jumps = False  # an operator's result may jump where rounding moves its arguments
         self.narrows = False  # it casts to 16 bits
@@ -273,10 +270,9 @@ class LongestSum(TorchDispatchMode):
         addresses = map(_address_if_any, tensors)
         return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         length = max(self.of(given), self._read_by_python)
-        found = func(*args, **(kwargs or {}))
         self.jumps = self.jumps or jumps(func, args, found)
         self.narrows = self.narrows or narrows(func, args, found)
         self.may_size_by_values = self.may_size_by_values or func.namespace != "aten" or sizes_by_values(func, args)
