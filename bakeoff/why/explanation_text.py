@@ -32,6 +32,9 @@ THE_MODEL = "(the model itself)"
 
 MOST_COPIES = 5
 
+MOST_OF_NAME = 64
+"""Characters of a kernel's name in the table. NVIDIA's have over a hundred; `--json` has them whole."""
+
 ROUGH = "~"
 """Stands before a time that the profiler's own hides."""
 
@@ -99,7 +102,7 @@ def times_table(explanation: Explanation) -> Table[Any]:
         ]
     if any(row.bound for row in explanation.rows):
         columns.append(("bound by", "l", lambda row: bound_text(row.bound)))
-    columns.append(("mostly", "l", lambda row: ", ".join(f"{name} {percent(share)} %" for name, share in row.mostly)))
+    columns.append(("mostly", "l", lambda row: ", ".join(_named(name, share) for name, share in row.mostly)))
     residual_ms = explanation.residual_ms
     rest = ModuleRow(
         ms=residual_ms, share=residual_ms / explanation.call_ms, against_ms=explanation.against_residual_ms
@@ -108,6 +111,10 @@ def times_table(explanation: Explanation) -> Table[Any]:
     return text_table(
         headings, [[write(row) for write in writers] for row in (*explanation.rows, rest)], "".join(sides)
     )
+
+
+def _named(name: str, share: float) -> str:
+    return f"{one_line(name, MOST_OF_NAME)} {percent(share)} %"
 
 
 def bound_text(bound: Bound | None) -> str:

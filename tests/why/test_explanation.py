@@ -105,6 +105,14 @@ def test_a_kernel_for_several_modules_is_one_row_that_names_them() -> None:
     assert found[shown.THE_MODEL] == (None, pytest.approx(0.6))
 
 
+def test_a_long_name_of_a_kernel_is_cut_in_the_table_and_whole_in_the_answer() -> None:
+    name = f"sm80_xmma_gemm_{'f32f32_' * 20}cublas"
+    explanation = explain(beside(profile("eager", part(1.0, "layers.1", name=name))), 3)
+    assert explanation.rows[0].mostly == ((name, 1.0),)
+    cells = [cell for row in shown.times_table(explanation).rows for cell in row]
+    assert f"{name[: shown.MOST_OF_NAME - 1]}… 100 %" in cells
+
+
 def test_modules_fold() -> None:
     assert list(rows(explain(beside(EAGER), 1))) == [shown.THE_MODEL, "layers"]
     assert list(rows(explain(beside(FUSED), 2))) == ["layers.0", "layers.0 + layers.1", "(framework)"]
