@@ -2,6 +2,7 @@
 
 A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Means are over the contests that
 every ranked backend passed, since each backend's own selection would flatter the one that fails where it is slow.
+Contests are not among them where the machine was too busy for a speed-up.
 """
 
 import math
@@ -27,7 +28,7 @@ MIN_MODELS = 4
 MIN_PASSED_SHARE = 0.5
 """A backend that passed less has no mean: it would take most of the others' models out of theirs."""
 
-NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED, Status.LEFT_OUT)
+NOT_TRIED = (Status.UNAVAILABLE, Status.LEFT_OUT)
 """What ended like this says nothing about the backend: it is not counted as asked."""
 
 TAUS = (1.02, 1.1, 1.25, 1.5, 2.0)
@@ -92,7 +93,8 @@ class Suite:
 
     contests: tuple[ContestJudgement, ...]
     rows: tuple[SuiteRow, ...]  # the best mean first; those without one last
-    common: tuple[ContestJudgement, ...]  # that every ranked backend passed
+    common: tuple[ContestJudgement, ...]  # that every ranked backend passed, with a known speed-up
+    busy: int  # contests that every ranked backend passed on a machine too busy for a speed-up
     failures: tuple[Failures, ...]  # the most frequent first
     baseline: str | None
     lead: Ratio | None  # of the best mean over the next one; its `processes` are contests
@@ -126,13 +128,14 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     tried = {
         label: cells for label, cells in by_label.items() if any(not cell.record.status.is_absence for cell in cells)
     }
-    asked = {label: sum(cell.record.status not in NOT_TRIED for cell in cells) for label, cells in tried.items()}
+    asked = {label: sum(map(_was_tried, cells)) for label, cells in tried.items()}
     passes = {label: sum(map(passed, cells)) for label, cells in tried.items()}
     ranked = [label for label in tried if passes[label] and passes[label] >= MIN_PASSED_SHARE * asked[label]]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
     over = baseline[0][0] if baseline else None
     alike = [contest for contest in contests if ranked and contest.baseline == over]
-    common = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
+    all_passed = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
+    common = [contest for contest in all_passed if not over or _has_all_speedups(contest, ranked)]
     order = sorted(
         ranked,
         key=lambda label: statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0,
@@ -152,7 +155,7 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
             passed=passes[label],
             asked=asked[label],
             cannot_run=sum(cell.record.status is Status.UNAVAILABLE for cell in cells),
-            not_reached=sum(cell.record.status is Status.NOT_REACHED for cell in cells),
+            not_reached=sum(map(_had_no_time, cells)),
             wins=wins[label],
             profile=_profile(label, profiled),
             means=_means(label, common, over) if label in order and common else None,
@@ -164,7 +167,22 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     places = {label: place for place, label in enumerate(order)}
     rows.sort(key=lambda row: (places.get(row.label, len(places)), -row.passed / max(row.asked, 1)))
     lead = _lead(order[0], order[1], common) if len(order) > 1 and common else None
-    return Suite(tuple(contests), tuple(rows), tuple(common), tuple(_failures(contests)), over, lead)
+    busy = len(all_passed) - len(common)
+    return Suite(tuple(contests), tuple(rows), tuple(common), busy, tuple(_failures(contests)), over, lead)
+
+
+def _had_no_time(cell: CellJudgement) -> bool:
+    """Return True where the run was over before the cell began, or before it had numbers."""
+    record = cell.record
+    return record.status is Status.NOT_REACHED or (record.was_cut_off and not record.bursts)
+
+
+def _was_tried(cell: CellJudgement) -> bool:
+    return cell.record.status not in NOT_TRIED and not _had_no_time(cell)
+
+
+def _has_all_speedups(contest: ContestJudgement, labels: Sequence[str]) -> bool:
+    return all(cell.speedup for cell in contest.cells if cell.label in labels)
 
 
 def passed(cell: CellJudgement) -> bool:
@@ -217,7 +235,7 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
         (cell, contest)
         for contest in contests
         for cell in contest.cells
-        if not passed(cell) and not cell.beyond and cell.record.status not in NOT_TRIED
+        if not passed(cell) and not cell.beyond and _was_tried(cell)
     ]
     # of one label, all that ended alike
     by_label = grouped(failed, lambda pair: (_kind_of_failure(pair[0]), pair[0].label))

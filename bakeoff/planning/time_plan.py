@@ -161,14 +161,18 @@ class TimePlan:
 
     def lack(self, labels: Sequence[str], now_s: float) -> str:
         """Say how much longer a budget must be for one process each of the two cells that take the least time, one of
-        them eager if it is there. Say nothing where other contests lie ahead, which share that time."""
+        them eager if it is there. A reference that is not done after an unusual time says that nothing is known. Say
+        nothing where other contests lie ahead, which share that time."""
         if len(self._ahead) > 1:
             return ""
         quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
         steps = (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH)
         steps_s = sum(self._at_most(step, label) for step in steps for label in quickest)
         if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
-            steps_s += self._at_most(PlanStep.GROUNDWORK, "")
+            most_s, taken_s = self._at_most(PlanStep.GROUNDWORK, ""), now_s - self._contest_begun_s
+            if taken_s > most_s:
+                return f"the reference was not computed within {taken_s:.0f} s"
+            steps_s += most_s
         return f"about {math.ceil(now_s + steps_s - self.contest_ends_s)} s more would do for {' and '.join(quickest)}"
 
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:

@@ -213,7 +213,7 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     left = [
         f"{contest.answer.candidates[0]} against {' and '.join(contest.answer.open_labels)} ({contest.cell.title})"
         for contest in judgement.contests
-        if contest.answer.open_labels
+        if contest.answer.open_labels and not any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)
     ]
     is_whole = report.complete  # or else it was not the budget that ended the run
     parts = [f"more time would settle {', '.join(left)}"] if left and is_whole else []

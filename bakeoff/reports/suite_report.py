@@ -49,11 +49,11 @@ def title(suite: Suite) -> str:
 def finding(suite: Suite) -> str:
     leaders = {row.label: row.means.speedup for row in suite.rows if row.may_lead and row.means}
     if not leaders:
-        return "no backend has a mean: there is nothing that every ranked one passed"
+        return f"no backend has a mean: there is nothing that {_ranked_passed(suite)}"
     if len(suite.common) == 1:
         name = model_names(suite)[suite.common[0].contest_id]
-        return f"there is no average yet: {name} is all that every ranked backend passed"
-    over = f"over the {_common(suite)} that every ranked backend passed"
+        return f"there is no average yet: {name} is all that {_ranked_passed(suite)}"
+    over = f"over the {_common(suite)} that {_ranked_passed(suite)}"
     gains = [f"{number_format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
     reach = " to ".join(dict.fromkeys([gains[-1], gains[0]])) if gains else ""
     gained = f", {reach} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
@@ -70,9 +70,11 @@ def answer(suite: Suite) -> str:
 def notes(suite: Suite) -> list[str]:
     without = [row.label for row in suite.rows if row.means is None and row.passed]
     lines = [
-        f"Mean speed-up, build time and memory are over the {_common(suite)} that every ranked backend passed: the "
+        f"Mean speed-up, build time and memory are over the {_common(suite)} that {_ranked_passed(suite)}: the "
         "geometric mean, the median, and the geometric mean of the peaks."
     ]
+    if suite.busy:
+        lines.append(f"In {counted(suite.busy, 'further contest')} the machine was too busy for a speed-up.")
     if without and suite.common:
         lines.append(
             f"{listed(without)} passed less than {number_format.percent(MIN_PASSED_SHARE)} % of what "
@@ -241,6 +243,10 @@ def _share(tau: float) -> Callable[[SuiteRow], float]:
 def _last_part(model: str) -> str:
     """Return the name of a model without its source; a file's function keeps the file's name."""
     return re.sub(r"^(?:\w+:)(?:[^:]*/)?([^/:]+)$", r"\1", model)
+
+
+def _ranked_passed(suite: Suite) -> str:
+    return f"every ranked backend passed{' with a known speed-up' if suite.busy else ''}"
 
 
 def _common(suite: Suite) -> str:

@@ -15,9 +15,9 @@ from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement, contests_of, judge
 from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_win, holm
 from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
-from bakeoff.records.failure import Failure
+from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import AroundCall, Generated, Range, Record, Status
-from bakeoff.reports import end_to_end, generation, headline
+from bakeoff.reports import end_to_end, generation, headline, suite_report
 from bakeoff.reports.json_answer import _answer
 from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from bakeoff.reports.sentences import sweep_finding, sweep_title
@@ -36,6 +36,7 @@ from tests.reports.samples import (
     report,
     steady,
     suite,
+    under,
 )
 from tests.reports.samples import sweep as sample
 from tests.support.golden import same_as_golden
@@ -102,6 +103,21 @@ def test_means_are_over_what_every_ranked_backend_passed(five: Suite) -> None:
     assert five.labels[0] == "openvino" and five.lead and five.lead.processes == 3
 
 
+def test_a_contest_on_a_machine_too_busy_for_a_speed_up_is_in_no_mean() -> None:
+    """It was: a mean over 2 models was said to be over 11, and the order by latency contradicted it."""
+    made = [
+        each.model_copy(update={"bursts": under(each.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0)})
+        if each.cell.model in ("net0", "net1")
+        else each
+        for each in records_of([{"eager": 40.0, "onnx": 1.0}] * 2 + [{"eager": 2.0, "onnx": 4.0}] * 3)
+    ]
+    (found,) = judge(report(made)).suites
+    assert ([contest.cell.model for contest in found.common], found.busy) == (["net2", "net3", "net4"], 2)
+    assert found.labels[0] == "eager" and row(found, "onnx").means.speedup == pytest.approx(0.5, rel=0.01)
+    assert "over the 3 models that every ranked backend passed with a known speed-up" in suite_report.finding(found)
+    assert any("In 2 further contests the machine was too busy" in note for note in suite_report.notes(found))
+
+
 def test_a_backend_counts_what_it_was_asked_and_passed(five: Suite) -> None:
     assert {row.label: (row.passed, row.asked) for row in five.rows} == {
         "eager": (5, 5), "onnx": (4, 5), "openvino": (4, 5)
@@ -113,6 +129,17 @@ def test_what_cannot_run_here_or_was_not_reached_is_not_asked_but_what_is_unsupp
     found = suite_of([*({"eager": 1.0, "onnx": ending} for ending in endings), {"eager": 1.0, "onnx": 0.5}])
     onnx = row(found, "onnx")
     assert (onnx.passed, onnx.asked, onnx.cannot_run, onnx.not_reached) == (1, 3, 1, 1)
+
+
+def test_a_build_that_the_budget_cut_off_is_not_asked_either() -> None:
+    cut_off = Failure(kind=NO_BUDGET_LEFT, text="in export")
+    made = [
+        each.model_copy(update={"failure": cut_off}) if each.status is Status.TIMEOUT else each
+        for each in records_of([{"eager": 2.0, "onnx": Status.TIMEOUT}, *[{"eager": 2.0, "onnx": 1.0}] * 3])
+    ]
+    (found,) = judge(report(made)).suites
+    onnx = row(found, "onnx")
+    assert (onnx.passed, onnx.asked, onnx.not_reached, found.failures) == (3, 3, 1, ())
 
 
 def test_what_was_never_tried_has_no_row() -> None:

@@ -691,8 +691,9 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
         undecided=lambda records: [("onnx", "eager")] if len(records[0].processes) < 12 else [],
     )
     latest_s, notes_before = run.ends_s[0]
-    for (ends_s, notes), (_, most_s) in zip(run.ends_s[1:], run.left_s[1:], strict=True):
-        said = " ".join(run.said[notes_before:notes])
+    notes_after = [notes for _, notes in run.ends_s[2:]] + [len(run.said)]
+    for (ends_s, notes), (_, most_s), after in zip(run.ends_s[1:], run.left_s[1:], notes_after, strict=True):
+        said = " ".join(run.said[notes_before:after])
         assert ends_s <= latest_s + 0.01 or not most_s or "more time is needed" in said or "ceilings" in said
         latest_s, notes_before = ends_s, notes
     reasons = [text for text in run.said if "more time is needed" in text]

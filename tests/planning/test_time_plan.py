@@ -59,11 +59,12 @@ def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> Non
 
 def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_other_cell() -> None:
     plan = expecting("a", budget_ends_s=10.0)
-    plan.begin("a", 0.0)
+    plan.begin("a", 9.0)
     pair = ("eager", "onnx")
     steps_s = sum(plan.seconds_of(step, pair) for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH))
     lacks_s = 2.0 + FACTOR_IF_NOT * (plan.seconds_of(PlanStep.GROUNDWORK, [""]) + steps_s)
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
+    assert plan.lack(LABELS, 40.0) == "the reference was not computed within 31 s"
     plan.done("a", PlanStep.GROUNDWORK, "", 2.0)
     lacks_s = 2.0 + FACTOR_IF_NOT * steps_s
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"

@@ -32,6 +32,7 @@ from tests.reports.samples import (
     report,
     roofline,
     strictly_on_cpu,
+    under,
 )
 from tests.support.golden import same_as_golden
 from tests.support.printed import every_output
@@ -253,6 +254,10 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
     resumed = report(records, request={"budget": "60s"}, resumed_at="2026-11-30T08:00:00+00:00")
     assert sentences.what_more_time_would_settle(judge(resumed)) == "", "which has no budget"
+    busy = {"wait_share": 0.2, "cpu_share": 1.2, "others_cores": 2.0}
+    beside_others = [record.model_copy(update={"bursts": under(record.bursts, **busy)}) for record in records[:2]]
+    said = sentences.what_more_time_would_settle(judge(report(beside_others, request={"budget": "60s"})))
+    assert said == "", "more time beside them settles nothing"
     hasty = [once(1.0, "eager"), once(2.0, "onnx")]
     assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}, elapsed_s=58.0))) == (
         "--budget 60s: the cells of conv on cpu, fp32 were measured in fewer than 3 processes each"

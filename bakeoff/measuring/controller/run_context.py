@@ -100,12 +100,12 @@ class RunContext:
         budget_left_s = max(0.0, plan.budget_ends_s - now_s)
         most_s = min(plan.left_at_most_s(), budget_left_s)
         ends_by_s = now_s + min(SPARE_SHARE * most_s, budget_left_s)
-        if now_s + most_s > self._ends_by_s + NOTEWORTHY_DELAY_S:
-            self.progress.note(f"more time is needed: {why or 'steps take longer than they did so far'}")
-            self._ends_by_s = ends_by_s
-        self._ends_by_s = min(self._ends_by_s, ends_by_s)
+        is_later = now_s + most_s > self._ends_by_s + NOTEWORTHY_DELAY_S
+        self._ends_by_s = ends_by_s if is_later else min(self._ends_by_s, ends_by_s)
         most_s = max(0.0, self._ends_by_s - now_s)
         self.progress.time_left(min(plan.left_s(), most_s), most_s)
+        if is_later:  # after the new time, which stands before each note
+            self.progress.note(f"more time is needed: {why or 'steps take longer than they did so far'}")
 
     def end(self, record: Record) -> None:
         record = self.at_place(record)
