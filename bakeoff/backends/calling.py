@@ -50,6 +50,12 @@ class Returned(tuple[torch.Tensor, ...]):
         return returned
 
 
+def mapped(
+    outputs: tuple[torch.Tensor, ...], function: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    return outputs.map(function) if isinstance(outputs, Returned) else tuple(map(function, outputs))
+
+
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     """Return the tensors in `outputs` in order, whatever holds them (`_leaves`), without numbers. Raise TypeError if
     there is none."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from bakeoff.backends.calling import Returned, comparable, returned_by_call, sampled
+from bakeoff.backends.calling import Returned, comparable, mapped, returned_by_call, sampled
 from bakeoff.backends.eager import Steps
 from bakeoff.backends.training import Training
 from bakeoff.models import input_sets
@@ -190,9 +190,7 @@ def digests(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def owned(outputs: Outputs) -> Outputs:
-    if isinstance(outputs, Returned):
-        return outputs.map(lambda tensor: tensor.detach().clone())
-    return tuple(tensor.detach().clone() for tensor in outputs)
+    return mapped(outputs, lambda tensor: tensor.detach().clone())
 
 
 def copied(inputs: Inputs) -> Inputs:

@@ -330,20 +330,14 @@ def is_whole(tensor: torch.Tensor) -> bool:
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
     if not rounding_decides:
         return errors_of_eager(eager, exact)
+
     # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
-    alike = [
-        matching.with_structure_of(
-            theirs,
-            (
-                exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
-                for value, exact_value in zip(ours, theirs, strict=True)
-            ),
-        )
-        if len(ours) == len(theirs)
-        else theirs
-        for ours, theirs in zip(eager, exact, strict=True)
-    ]
-    return errors_of_eager(alike, exact)
+    def alike(_: str, exact_value: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
+
+    pairs = zip(eager, exact, strict=True)
+    moved = [matching.combined(theirs, ours, alike) if len(ours) == len(theirs) else theirs for ours, theirs in pairs]
+    return errors_of_eager(moved, exact)
 
 
 def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
@@ -431,28 +425,23 @@ def within_float32(exact: tuple[Outputs, ...], eager: Sequence[Outputs]) -> tupl
     def is_beyond(value: torch.Tensor) -> torch.Tensor:
         return value.isfinite() & (value.abs() > largest)
 
-    def within(value: torch.Tensor, of_eager: torch.Tensor) -> torch.Tensor:
+    def within(_: str, value: torch.Tensor, of_eager: torch.Tensor) -> torch.Tensor:
         is_double = value.dtype is torch.float64 and value.shape == of_eager.shape
         return torch.where(is_beyond(value), of_eager.to(value), value) if is_double else value
 
     if not any(value.dtype is torch.float64 and is_beyond(value).any() for values in exact for value in values):
         return exact
-    return tuple(tuple(map(within, values, of_eager)) for values, of_eager in zip(exact, eager, strict=True))
+    return tuple(matching.combined(*pair, within) for pair in zip(exact, eager, strict=True))
 
 
 def with_varying(
     outputs: Sequence[Outputs], drawn: Sequence[Outputs], varying: Sequence[str]
 ) -> tuple[Outputs, ...] | None:
     """Return the outputs with those that vary from `drawn`, or None if they are not the same ones."""
+
+    def chosen(label: str, value: torch.Tensor, drawn_value: torch.Tensor) -> torch.Tensor:
+        return drawn_value if label in varying else value
+
     if any(labels(ours) != labels(theirs) for ours, theirs in zip(outputs, drawn, strict=True)):
         return None
-    return tuple(
-        matching.with_structure_of(
-            ours,
-            (
-                drawn_value if label in varying else value
-                for label, value, drawn_value in zip(labels(ours), ours, theirs, strict=True)
-            ),
-        )
-        for ours, theirs in zip(outputs, drawn, strict=True)
-    )
+    return tuple(matching.combined(*pair, chosen) for pair in zip(outputs, drawn, strict=True))

@@ -5,7 +5,7 @@ returns a flat tuple of tensors in the same order. It may leave out numbers that
 they are constants of the graph, but no other output.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -55,6 +55,13 @@ def with_structure_of(known: Outputs, outputs: Iterable[torch.Tensor]) -> Output
     if (structure := _structure(known)) is None:
         return tuple(outputs)
     return Returned.of(outputs, structure.places, structure.numbers, structure.constants)
+
+
+def combined(
+    outputs: Outputs, others: Outputs, choose: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Outputs:
+    """Return the outputs with what `choose` makes of the label of each, of itself and of that among `others`."""
+    return with_structure_of(outputs, map(choose, labels(outputs), outputs, others))
 
 
 def choices_of(outputs: Outputs) -> Mapping[str, Choice]:

@@ -8,6 +8,7 @@ import torch
 
 from bakeoff.models.base import Inputs
 from bakeoff.truth.calls import Outputs, named_inputs
+from bakeoff.truth.matching import combined
 
 
 def without_hidden(
@@ -41,7 +42,7 @@ def _are_masks(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _with_reference(ours: Outputs, exact: Outputs, hidden: torch.Tensor) -> Outputs:
-    def shown(own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def shown(_: str, own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         rows, places = hidden.shape
         if own.shape != right.shape or own.shape[:1] != (rows,) or places not in own.shape[1:]:
             return own
@@ -49,4 +50,4 @@ def _with_reference(ours: Outputs, exact: Outputs, hidden: torch.Tensor) -> Outp
         sizes[0], sizes[own.shape[1:].index(places) + 1] = rows, places
         return torch.where(hidden.view(sizes).to(own.device), right.to(own), own)
 
-    return tuple(map(shown, ours, exact))
+    return combined(ours, exact, shown)

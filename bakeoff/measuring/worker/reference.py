@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bakeoff.backends import fast_path
-from bakeoff.backends.calling import Returned, flatten_outputs
+from bakeoff.backends.calling import flatten_outputs, mapped
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.backends.training import Training
 from bakeoff.measuring.messages import ComputeReference, EagerCall, PhaseBegun, ReferenceComputed, send
@@ -503,10 +503,8 @@ def known_outputs(reference: Reference, subject: Subject, sets: int) -> Exact | 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(subject.cell.device)
 
-    outputs = (
-        each.map(placed) if isinstance(each, Returned) else tuple(map(placed, each)) for each in reference.outputs
-    )
-    return Exact(tuple(outputs), reference.computed_in, kept_at=reference.kept_at)
+    outputs = tuple(mapped(each, placed) for each in reference.outputs)
+    return Exact(outputs, reference.computed_in, kept_at=reference.kept_at)
 
 
 def kept_outputs(reference: Reference, subject: Subject, eager: Sequence[Outputs]) -> Exact | None:
