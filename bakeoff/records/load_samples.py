@@ -87,7 +87,7 @@ class Load(Frozen):
     settings: ServingSettings | None = None  # the best ones found; None if there are none
     tried: list[TriedSettings] = Field(default_factory=list)
     turns: list[LoadTurn] = Field(default_factory=list)
-    ceiling: Positive | None = None  # the value that the generator reaches where answering takes no time
+    ceiling: Positive | None = None  # a value that the generator reaches where answering takes no time
     soak: list[LoadWindow] = Field(default_factory=list)  # at the rate found, one after the other
     lower_soak: list[LoadWindow] = Field(default_factory=list)  # at lower rates until one held, where the soak missed
     left_out: list[str] = Field(default_factory=list)  # knobs that were not tried, and why

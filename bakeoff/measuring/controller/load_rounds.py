@@ -1,8 +1,7 @@
-"""The cells of a group under load: each looks for its settings, then all take turns in rounds, then each is soaked."""
+"""The cells of a group under load: all have a first look, each looks for its settings, all take turns, then soaks."""
 
-import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 
 from bakeoff.judging.loaded_cell import LOWER_SHARES, held_no_soak, soaks_of
@@ -13,7 +12,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.planning.time_plan import PlanStep
-from bakeoff.records.load_samples import Load, ServingSettings, TriedSettings
+from bakeoff.records.load_samples import Load, ServingSettings
 from bakeoff.records.text import counted, spell_rate
 
 SETTINGS_SHARE = 0.4
@@ -21,6 +20,10 @@ SETTINGS_SHARE = 0.4
 
 MOST_OF_SEARCH = 1.5
 """A cell with settings that meet the objective tries no others after so many times the usual seconds of a search."""
+
+NEAR = 1.25
+"""The runner-up is soaked beside a winner that carries at most so many times as much. Otherwise it is soaked only if
+the winner misses the objective."""
 
 NO_TIME_FOR_SETTINGS = "further settings, as --budget left no time for them"
 
@@ -47,13 +50,20 @@ class LoadRounds:
         self._run, self._plan, self._spec = run, plan, plan.spec
         self._epoch, self._group, self._alive = epoch, group, alive
         self._number = 0  # of steps that all cells took
+        self._searches: dict[CellRun, Iterator[Load]] = {}  # that have begun
+        self._searches_end_s: dict[CellRun, tuple[float, str]] = {}  # with the reason
 
     def take(self, visit: Visit) -> None:
         """Have all cells take all steps. A budget shortens the search, and leaves out further turns and the soak."""
-        begun_s, cells = self._now_s, list(self._alive)
-        share_s = SETTINGS_SHARE * (self._run.time_plan.contest_ends_s - begun_s) / max(1, len(cells))
-        deadlines_s = {cell_run: begun_s + share_s * place for place, cell_run in enumerate(self._order(), start=1)}
-        settings_s = self._step(visit, lambda cell_run, _: self._settle(cell_run, deadlines_s[cell_run]))
+        begun_s = self._now_s
+        for cell_run in self._order():
+            visit(cell_run, partial(self._look_first, cell_run))
+        looked_s = self._now_s
+        left_s = SETTINGS_SHARE * (self._run.time_plan.contest_ends_s - begun_s) - (looked_s - begun_s)
+        for place, cell_run in enumerate(self._order(), start=1):
+            ends_s = looked_s + left_s * place / len(self._alive)
+            self._searches_end_s[cell_run] = (ends_s, NO_TIME_FOR_SETTINGS)
+        settings_s = looked_s - begun_s + self._step(visit, self._settle)
         turns_s = last_s = 0.0
         for number in range(self._plan.rounds_in(self._run.sampling.processes)):
             if number and self._now_s + last_s > self._run.time_plan.contest_ends_s:
@@ -62,8 +72,11 @@ class LoadRounds:
             turns_s += last_s
             self._say_turns(f"turn {number + 1} under load, in process {self._epoch + 1}")
         if self._plan.soak_s:
-            in_time = self._has_time_to_soak(SOAK_PARTS * len(self._to_soak()))
-            settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
+            for _ in ("the best", "the runner-up of one that missed"):
+                if not (cells := self._to_soak()):
+                    break
+                in_time = self._has_time_to_soak(SOAK_PARTS * len(cells))
+                settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
             for _ in range(len(LOWER_SHARES) + 1):  # at last at a rate that another cell holds
                 loads = [cell_run.load for cell_run in self._alive if cell_run.load]
                 parts = [self._lower_parts(load) for load in loads if self._lower_rate(load)]
@@ -85,36 +98,48 @@ class LoadRounds:
     def _order(self) -> Sequence[CellRun]:
         return order_of_round(self._group, self._number, self._alive) if self._alive else ()
 
-    def _settle(self, cell_run: CellRun, ends_s: float) -> None:
+    def _look_first(self, cell_run: CellRun) -> None:
         has_settings = cell_run.load is not None and cell_run.load.settings is not None
         if not has_settings and cell_run.is_right:
-            label = cell_run.cell.label
-            self._run.progress.note(f"looking for the settings with which {label} serves best")
-            looks: list[TriedSettings] = []
+            under_load = cell_run.under_load(self._plan)
+            search = self._searches[cell_run] = under_load.search_settings(lambda: self._why_over(cell_run))
+            self._said(cell_run, next(search))
 
-            def tell(tried: TriedSettings) -> None:
-                looks.append(tried)
-                cell_run.load = self._plan.load(looks)  # for the report of a run that ends now
-                with_settings = f"with {spelled(tried.settings)}"
-                if tried.value is None:
-                    self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
-                    return
-                value = f"{spell_rate(tried.value)} {self._spec.unit}"
-                self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
+    def _why_over(self, cell_run: CellRun) -> str:
+        ends_s, why = self._searches_end_s[cell_run]
+        return why if self._now_s >= ends_s else ""
 
-            planned_s = self._now_s + MOST_OF_SEARCH * self._plan.search_s
-            why = NO_TIME_FOR_SETTINGS if ends_s < planned_s else search_ended(self._plan)
-            ends_s = min(ends_s, planned_s)
-            load = cell_run.load = cell_run.under_load(self._plan).find_settings(
-                lambda: why if self._now_s >= ends_s else "", tell
-            )
-            if load.settings is None:
-                self._run.progress.note(f"{label}: {load.reason}")
-                return
-            tried = (look.value for look in reversed(load.tried) if look.settings == load.settings)
-            best = next(value for value in tried if value)
-            value = f"{spell_rate(best)} {self._spec.unit}"
-            self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
+    def _settle(self, cell_run: CellRun, _: Round) -> None:
+        if (search := self._searches.get(cell_run)) is None:
+            return
+        label = cell_run.cell.label
+        self._run.progress.note(f"looking for the settings with which {label} serves best")
+        planned = (self._now_s + MOST_OF_SEARCH * self._plan.search_s, search_ended(self._plan))
+        self._searches_end_s[cell_run] = min(planned, self._searches_end_s[cell_run])
+        for load in search:
+            self._said(cell_run, load)
+        load = cell_run.load
+        assert load is not None
+        if load.settings is None:
+            self._run.progress.note(f"{label}: {load.reason}")
+            return
+        tried = (look.value for look in reversed(load.tried) if look.settings == load.settings)
+        best = next(value for value in tried if value)
+        value = f"{spell_rate(best)} {self._spec.unit}"
+        self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
+
+    def _said(self, cell_run: CellRun, load: Load) -> None:
+        """Keep what a search knows, for the report of a run that ends now, and say what was tried last."""
+        before, cell_run.load = cell_run.load, load
+        if before and len(before.tried) == len(load.tried):
+            return
+        tried, label = load.tried[-1], cell_run.cell.label
+        with_settings = f"with {spelled(tried.settings)}"
+        if tried.value is None:
+            self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
+            return
+        value = f"{spell_rate(tried.value)} {self._spec.unit}"
+        self._run.progress.note(f"{label} {self._spec.verb} {value} {with_settings}, by a first look")
 
     def _say_turns(self, what: str) -> None:
         values = {
@@ -144,18 +169,19 @@ class LoadRounds:
             self._run.progress.note(f"{label} serves {rate} requests/s for {soak.seconds:.3g} s and {ending}")
 
     def _to_soak(self) -> list[CellRun]:
-        """Return those of all cells, or of the winner and the runner-up by the turns so far, that had no soak yet."""
-
-        def ms_per_request(load: Load) -> float:
-            return self._spec.ms_per_request(statistics.median(turn.value for turn in load.turns if turn.value))
-
-        serving = [
-            cell_run for cell_run in self._alive if cell_run.load and any(turn.value for turn in cell_run.load.turns)
-        ]
-        serving.sort(key=lambda cell_run: ms_per_request(cell_run.load) if cell_run.load else math.inf)
-        # A cell that may not win gets a soak only if no other one serves.
-        able = [cell_run for cell_run in serving if cell_run.cell.label in self._may_win or cell_run.may_be_accepted]
-        chosen = serving if self._plan.soaks_all else (able or serving)[:2]
+        """Return those of all cells, or of the best by the turns so far, that had no soak yet."""
+        ms_of: dict[CellRun, float] = {}  # for a request
+        for cell_run in self._alive:
+            values = [turn.value for turn in cell_run.load.turns if turn.value] if cell_run.load else []
+            if values:
+                ms_of[cell_run] = self._spec.ms_per_request(statistics.median(values))
+        chosen = sorted(ms_of, key=ms_of.__getitem__)
+        if not self._plan.soaks_all:
+            # A cell that may not win gets a soak only if no other one serves.
+            able = [each for each in chosen if each.cell.label in self._may_win or each.may_be_accepted]
+            best = (able or chosen)[:1]
+            has_missed = any(held_no_soak(each.load) for each in best if each.load)
+            chosen = [each for each in (able or chosen)[:2] if has_missed or ms_of[each] <= NEAR * ms_of[best[0]]]
         return [cell_run for cell_run in chosen if cell_run.load and not cell_run.load.soak]
 
     @cached_property

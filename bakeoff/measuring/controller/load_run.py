@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bakeoff import backends
@@ -29,7 +29,7 @@ TURN_STEP = 1.06
 TURN_WINDOWS = 3
 """Step of the search in a turn, and its maximum number of windows. It begins at the rate of the turn before."""
 
-SEARCH_WINDOWS = 6
+SEARCH_WINDOWS = 4
 SEARCH_SHARE = 0.25
 """Maximum number of windows in a search for settings, and their length as a share of the usual one."""
 
@@ -61,13 +61,16 @@ LEAST_NOISE = 0.01
 """The smallest noise that is assumed."""
 
 PROBED_IN_TURN = (0, 0, 1, 1, 0)
-"""Two settings with the same instances are probed three times each. The second one was probed just before."""
+"""Two settings with the same instances are probed three times each, or twice if both pairs of probes agree. The second
+one was probed just before."""
 
 PROBE_MARGIN = 1.25
 """A probe queues so many times as many requests as the quickest one so far has answered in the length of a window."""
 
 CEILING_RATE = 4000.0
+CEILING_SHARE = 4.0
 CEILING_WINDOWS = 5
+"""The load generator need not show that it reaches more than this rate, or so many times a cell's value."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +99,16 @@ class CellUnderLoad:
         self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
         self._answered_shares: list[float] = []  # of what single calls promise, in each probe
 
-    def find_settings(
-        self,
-        why_over: Callable[[], str] = lambda: "",
-        tell: Callable[[TriedSettings], None] = lambda tried: None,
-    ) -> Load:
-        """Try the knobs of the backend one after the other, and return what was reached, with the best settings. `tell`
-        gets each trial. Once one meets the objective, a reason from `why_over` ends the search."""
+    def search_settings(self, why_over: Callable[[], str] = lambda: "") -> Iterator[Load]:
+        """Try the knobs of the backend one after the other. Yield what is known after each trial, and at last with the
+        best settings. Once one meets the objective, a reason from `why_over` ends the search."""
         self._compares = True
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
         why_ended = ""
 
-        def attempt(settings: ServingSettings) -> None:
+        def attempt(settings: ServingSettings) -> Iterator[Load]:
             nonlocal best, why_ended
             if any(trial.settings == settings for trial in tried):
                 return
@@ -118,7 +117,7 @@ class CellUnderLoad:
                 return
             trial = self._try(settings, None if best is None else tried[best])
             tried.append(trial)
-            tell(trial)
+            yield self._plan.load(tried)
             if trial.value is None:
                 return
             is_better = best is None
@@ -127,15 +126,15 @@ class CellUnderLoad:
             best = len(tried) - 1 if is_better else best
 
         for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
-            attempt(settings)
+            yield from attempt(settings)
         if best is not None:
             for name, values in knobs.options.items():
                 for value in values[1:]:
                     at = tried[best].settings
-                    attempt(at.model_copy(update={"options": at.options | {name: value}}))
+                    yield from attempt(at.model_copy(update={"options": at.options | {name: value}}))
             for batch in self._batches():
                 wait_ms = WAIT_SHARE * self._plan.objective.limit_ms if self._plan.objective else 0.0
-                attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
+                yield from attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
                 if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
         elif knobs.options or self._batches():
@@ -148,9 +147,10 @@ class CellUnderLoad:
         load = self._plan.load(tried).model_copy(update={"left_out": left_out})
         if chosen is None:
             longest = max(tried, key=lambda trial: len(trial.windows))
-            return load.model_copy(update={"reason": longest.reason})
-        settings = chosen.settings
-        return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, chosen.value)})
+            yield load.model_copy(update={"reason": longest.reason})
+        else:
+            ceiling = self._ceiling(chosen.settings, chosen.value)
+            yield load.model_copy(update={"settings": chosen.settings, "ceiling": ceiling})
 
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
         """Take the cell's turn in a round, from the median of what was found before."""
@@ -247,14 +247,18 @@ class CellUnderLoad:
         if (other.instances, other.threads) != (best.settings.instances, best.settings.threads):
             return ""
         rates: tuple[list[float], list[float]] = ([], [capacity])
+        leads: list[float] = []  # of `other`, in each pair of probes
         # A probe takes a fraction of a search's time. It misses what only makes single answers faster.
         for place in PROBED_IN_TURN:
+            if len(leads) == 2 and (min(leads) > WORTH or max(leads) <= WORTH):
+                break
             traffic = self._probe((best.settings, other)[place], len(rates[place]))
             if traffic.window is None or traffic.window.failed:
                 why = failures_of(traffic.window) if traffic.window else traffic.reason
                 return why if place == 1 else ""
             rates[place].append(traffic.window.rate)
-        lead = statistics.median(rates[1]) / statistics.median(rates[0])
+            leads = [theirs / ours for ours, theirs in zip(*rates, strict=False)]
+        lead = statistics.median(leads)
         if lead > WORTH:
             return ""
         return f"with all requests queued, it answers {lead:.2f} times as many a second as the best settings so far"
@@ -338,7 +342,7 @@ class CellUnderLoad:
         return (None if result is None else result * sent), windows
 
     def _ceiling(self, settings: ServingSettings, value: float | None) -> float | None:
-        """Return the value that the generator reaches with these settings where answering takes no time."""
+        """Return a value that the generator reaches with these settings where answering takes no time."""
         order = self._order(settings, CEILING_RATE, SETTINGS_SEED, SEARCH_SHARE).model_copy(
             update={"answers_nothing": True}
         )
@@ -346,8 +350,9 @@ class CellUnderLoad:
             window = self._take(order).window
             return None if window is None else self._value_of(window)
         assert self._plan.objective is not None
-        start = max(CEILING_RATE, 2 * (value or 0.0))
-        search = RateSearch(self._plan.objective.limit_ms, start, step=2.0, most_windows=CEILING_WINDOWS)
+        enough = max(CEILING_RATE, CEILING_SHARE * (value or 0.0))
+        limit_ms = self._plan.objective.limit_ms
+        search = RateSearch(limit_ms, enough, step=2.0, most_windows=CEILING_WINDOWS, highest=enough)
         while (rate := search.next_rate()) is not None:
             if (window := self._take(order.model_copy(update={"rate": rate})).window) is None:
                 return None
