@@ -234,6 +234,12 @@ def test_one_request_that_is_quick_enough_is_reason_for_a_search(fastest_ms: tup
     assert len(alone) == windows, "with the first settings only, as these serve"
 
 
+def test_a_rate_is_looked_for_at_once_where_single_calls_are_quick_enough() -> None:
+    queue = Queue(by_instances)
+    settings_of(CellUnderLoad(SERVER, CELL, queue.take, latency_ms=1.9, threads=4))
+    assert Scenario.SINGLE_STREAM not in {order.scenario for order in queue.orders}
+
+
 def test_settings_that_were_searched_tell_why_none_serves() -> None:
     queue = Lonely(by_instances, fastest_ms=(21.0, 21.0, 19.0))
     plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0))

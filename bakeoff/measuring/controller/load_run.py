@@ -37,6 +37,9 @@ LEAST_UNLOADED = 20
 """No rate is searched where so many requests, one after the other, all take longer than the objective allows. If half
 of them could be quick enough, as p50 asks, that would happen once in a million times."""
 
+QUICK_SHARE = 0.1
+"""Single calls that take less than this share of the objective show that some rate holds."""
+
 SHED_FACTOR = 5.0
 """A request that has waited this many times the objective is not called any more."""
 
@@ -209,6 +212,8 @@ class CellUnderLoad:
         """Say why no rate is looked for, or nothing if some request that came alone was quick enough."""
         assert self._plan.objective is not None
         limit, fastest_ms, requests = self._plan.objective, math.inf, 0
+        if self._latency_ms < QUICK_SHARE * limit.limit_ms:
+            return ""
         order = self._order(settings, 1e3 / self._latency_ms, SETTINGS_SEED, SEARCH_SHARE)
         alone = {"scenario": Scenario.SINGLE_STREAM, "quantile": 0.0, "shed_after_ms": None}
         # Two windows must show it, because in the first one a slow model may answer a single request.
