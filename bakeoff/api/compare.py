@@ -141,7 +141,7 @@ def compare(
         wait_for_quiet: Time to wait in all until other programs leave the cores alone, such as `"10m"`.
         load: Serve requests: `"server"`, `"offline"`, `"single-stream"` or `"multi-stream:8"`.
         slo: With `load="server"`, what must hold, such as `"p99_ms<20"`.
-        soak: Seconds that each cell serves at the rate found.
+        soak: Seconds that each cell serves at the rate found, beyond `time_limit`.
         price: What an hour of this machine costs, such as `"2.5/h"`.
         env: Interpreters for backends such as `onnx@NAME`: `{"NAME": "/path/to/python"}`.
         surgical: Patterns of the parts that `inductor/surgical` compiles.

@@ -214,6 +214,7 @@ class TakeLoad(Message):
     shed_after_ms: float | None = None  # a request that has waited longer is not called any more
     keeps_latencies: bool = False
     keeps_other: bool = False  # the build for the settings of the window before stays beside this one
+    is_soak: bool = False  # it lasts as long as was asked for, and does not count towards --time-limit
     answers_nothing: bool = False  # answering takes no time, which shows what the generator can do
 
 

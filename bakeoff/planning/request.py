@@ -252,7 +252,7 @@ class Request(Frozen):
     soak_s: Annotated[
         float | None,
         OfRecord(
-            "Seconds that each cell serves at the rate found",
+            "Seconds that each cell serves at the rate found, beyond --time-limit",
             default=f"{USUAL_SOAK_S:g}, of the two best cells",
             parse=optional(_seconds),
         ),

@@ -333,6 +333,16 @@ def test_a_soak_lasts_as_long_as_asked_at_the_rate_found() -> None:
     assert {order.rate for order in queue.orders} == {load.turns[0].value}
 
 
+def test_a_soak_that_lasts_as_long_as_the_time_limit_comes_to_its_end(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0, slower_share=0.75)}
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=600.0)
+    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, time_limit_s=600.0)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    soaks = {label: [round(soak.seconds) for soak in soaks_of(record.load)] for label, record in run.records.items()}
+    assert soaks == {"eager": [600], "null": [600, 600, 600]}
+    assert all({turn.process for turn in record.load.turns} == {0, 1, 2} for record in run.records.values())
+
+
 @pytest.mark.parametrize(("late_of_hundred", "parts"), [(0, 6), (1, 6), (4, 2), (50, 1)])
 def test_a_soak_ends_when_nothing_can_save_it(late_of_hundred: int, parts: int) -> None:
     queue = Queue(by_instances)

@@ -375,6 +375,7 @@ class CellRun:
             live.phase = UNDER_LOAD
             self._run.progress.phase(self.cell, live.phase)
         live.worker.send(order)
+        live.waited_s -= order.seconds if order.is_soak else 0.0
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, messages.TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 

@@ -181,7 +181,7 @@ class CellUnderLoad:
         windows: list[LoadWindow] = []
         for part in range(parts):
             order = self._order(load.settings, rate, seed + part, keeps=True)
-            changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1}
+            changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1, "is_soak": True}
             if window := self._take(order.model_copy(update=changed)).window:
                 windows.append(window)
             # The objective is then missed however it goes on.
