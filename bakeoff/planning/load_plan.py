@@ -34,7 +34,7 @@ ROUNDS_OF_FEW_PROCESSES = 6
 SOAK_PARTS = 6
 
 USUAL_SOAK_S = 12.0
-"""Unless asked for, the winner serves for so long at the rate found, and the runner-up where it may replace the winner."""
+"""Unless asked for, only the winner, and a runner-up that may replace it, serve for so long at the rate found."""
 
 WINDOWS_OF_SEARCH = 14
 """The search for settings usually takes as long as so many windows of a turn."""
