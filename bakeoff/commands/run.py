@@ -38,7 +38,6 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import counted, first, listed
-from bakeoff.reports import number_format
 from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
@@ -345,8 +344,8 @@ def _reasons(judgement: Judgement) -> list[str]:
 
 def failures_of(records: Sequence[Record]) -> list[str]:
     """Return a line that says which cells failed, or nothing. --budget does not fail a cell."""
-    failed = [record for record in records if record.status.is_failure and not record.was_cut_off]
-    labels = dict.fromkeys(f"{record.cell.label} ({number_format.status(record)})" for record in failed)
+    failed = [record for record in records if record.status.is_failure]
+    labels = dict.fromkeys(f"{record.cell.label} ({record.status})" for record in failed)
     return [f"{counted(len(failed), 'cell')} failed: {listed(first(list(labels)))}"] if failed else []
 
 

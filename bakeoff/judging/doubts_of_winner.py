@@ -37,23 +37,22 @@ class NotRanked(OfCells):
     status: Status
     reason: str
     is_live: bool = False
-    is_cut_off: bool = False  # by --budget, before it had numbers
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
         """Yield one doubt for all cells that ended alike."""
 
-        def ending(record: Record) -> tuple[Status, str, bool]:
-            return record.status, record.reason, record.was_cut_off and not record.bursts
+        def ending(record: Record) -> tuple[Status, str]:
+            return record.status, record.reason
 
         ended = [one for one in evidence.ranking.records if one.status not in (Status.OK, *TOLD_ONCE)]
-        for (status, reason, is_cut_off), records in grouped(ended, ending).items():
-            yield cls(tuple(record.cell.label for record in records), status, reason, evidence.is_live, is_cut_off)
+        for (status, reason), records in grouped(ended, ending).items():
+            yield cls(tuple(record.cell.label for record in records), status, reason, evidence.is_live)
 
     @property
     def lacked_time(self) -> str:
         """Say how a cell that could still win lacked time, or nothing."""
-        return "cut off by --budget" if self.is_cut_off else "not reached" if self.status is Status.NOT_REACHED else ""
+        return str(self.status) if self.status is Status.NOT_REACHED else ""
 
     def effect(self, first: FirstPlace) -> Effect:
         return Effect.WINNER if self.lacked_time else Effect.NONE

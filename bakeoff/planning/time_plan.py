@@ -162,9 +162,10 @@ class TimePlan:
     def lack(self, labels: Sequence[str], now_s: float) -> str:
         """Say how much longer a budget must be for one process each of the two cells that take the least time, one of
         them eager if it is there. A reference that is not done after an unusual time says that nothing is known. Say
-        nothing where other contests lie ahead, which share that time."""
+        only what took the time where other contests lie ahead, which share it."""
+        took_time = self.what_took_time
         if len(self._ahead) > 1:
-            return ""
+            return took_time
         quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
         steps = (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH)
         steps_s = sum(self._at_most(step, label) for step in steps for label in quickest)
@@ -173,7 +174,16 @@ class TimePlan:
             if taken_s > most_s:
                 return f"the reference was not computed within {taken_s:.0f} s"
             steps_s += most_s
-        return f"about {math.ceil(now_s + steps_s - self.contest_ends_s)} s more would do for {' and '.join(quickest)}"
+        more_s = math.ceil(now_s + steps_s - self.contest_ends_s)
+        more = f"about {more_s} s more would do for {' and '.join(quickest)}"
+        return f"{took_time}; {more}" if took_time else more
+
+    @property
+    def what_took_time(self) -> str:
+        """Say that the contest's reference took most of its time, or nothing."""
+        reference_s = self._seen.get((PlanStep.GROUNDWORK, ""), [0.0])[-1]
+        given_s = self.contest_ends_s - self._contest_begun_s
+        return f"the reference took {reference_s:.0f} of {given_s:.0f} s" if reference_s > given_s / 2 > 0 else ""
 
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
         """Return True when one more process of each of these cells would end within the contest's share."""

@@ -8,7 +8,7 @@ DISK_FULL = "disk full"
 """The kind of a failure where a disk had no space left. It says nothing of the cell, so `resume` measures it again."""
 
 NO_BUDGET_LEFT = "time budget"
-"""The kind of a failure where `--budget` was over before the cell had numbers. `resume` measures it again, too."""
+"""The kind of a failure where `--budget` was over before the cell began, or before it had numbers."""
 
 
 LATER = ", later"

@@ -651,11 +651,11 @@ class Record(Frozen):
     def is_left_to_resume(self) -> bool:
         """True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
         it failed on a full disk."""
-        return self.status is Status.NOT_REACHED or (self.was_cut_off and not self.bursts) or self.failed_on_full_disk
+        return self.status is Status.NOT_REACHED or self.failed_on_full_disk
 
     @property
-    def was_cut_off(self) -> bool:
-        """True where --budget ended the cell, which is no failure of its own."""
+    def had_no_budget(self) -> bool:
+        """True where --budget was over before the cell began, or before it had numbers."""
         return self.failure is not None and self.failure.kind == NO_BUDGET_LEFT
 
     @property

@@ -129,6 +129,6 @@ def endings(cells: Sequence[CellJudgement]) -> str:
     """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
     counts: dict[str, int] = {}
     for cell in cells:
-        ending = "not as required" if cell.unmet or cell.beyond else number_format.status(cell.record)
+        ending = "not as required" if cell.unmet or cell.beyond else cell.record.status.value
         counts[ending] = counts.get(ending, 0) + 1
     return ", ".join(f"{count} {ending}" for ending, count in counts.items())

@@ -161,7 +161,7 @@ class LiveTable:
 
     def _counts(self) -> str:
         ended = [line.record for line in self._lines.values() if line.record]
-        statuses = Counter(map(number_format.status, ended))
+        statuses = Counter(record.status.value for record in ended)
         parts = [f"{len(ended)} of {counted(len(self._lines), 'cell')} ended"]
         parts += [f"{number} {status}" for status, number in statuses.items()]
         in_flight = sum(line.is_in_flight for line in self._lines.values())

@@ -226,19 +226,14 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
     return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
 
 
-def status(record: Record) -> str:
-    """Return the status of a cell, or that the budget ended it: that is no failure of its own."""
-    return "cut off by --budget" if record.was_cut_off else record.status.value
-
-
 def ending(record: Record) -> str:
     """Say how a cell ended: `ok`, `crash in load`. The reason names a signal."""
-    return f"{status(record)} in {one_line(record.died_in)}" if record.died_in else status(record)
+    return f"{record.status} in {one_line(record.died_in)}" if record.died_in else record.status.value
 
 
 def ending_beside_reason(record: Record) -> str:
     """Say how a cell ended, without the phase where its reason names that: `died of signal 11 (SIGSEGV) in load`."""
-    return status(record) if record.died_in and f"in {record.died_in}" in record.reason else ending(record)
+    return record.status.value if record.died_in and f"in {record.died_in}" in record.reason else ending(record)
 
 
 def spell_change(change: Change) -> str:

@@ -226,7 +226,7 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     ]
     if hasty and is_whole:
         parts.append(f"the cells of {', '.join(hasty)} were measured in fewer than {fewest} processes each")
-    if labels := _labels(judgement, _had_no_time):
+    if labels := _labels(judgement, lambda record: record.had_no_budget):
         parts.append(f"no time was left for {listed(first(labels))}")
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
 
@@ -235,11 +235,6 @@ def not_reached(judgement: Judgement) -> list[str]:
     """Name the cells that the run had no time for, because its budget was over or it was interrupted. Where there are
     several contests, that of a cell stands beside its label."""
     return _labels(judgement, lambda record: record.status is Status.NOT_REACHED)
-
-
-def _had_no_time(record: Record) -> bool:
-    """Return True if the budget was over before the cell began, or before it had numbers."""
-    return record.was_cut_off or (record.status is Status.NOT_REACHED and record.reason.startswith("--budget"))
 
 
 def _labels(judgement: Judgement, is_meant: Callable[[Record], bool]) -> list[str]:

@@ -184,7 +184,7 @@ def tile(contest: ContestJudgement, label: str) -> Tile:
         return Tile(NONE, None)
     if not passed(cell):
         return Tile(
-            "not as required" if cell.unmet else number_format.status(cell.record),
+            "not as required" if cell.unmet else cell.record.status.value,
             None,
             not cell.record.status.is_absence,
         )

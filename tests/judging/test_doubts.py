@@ -49,7 +49,7 @@ from bakeoff.records.doubts import (
     WarmUpTrend,
     WithoutEffect,
 )
-from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
+from bakeoff.records.failure import Failure
 from bakeoff.records.report_file import write_json
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Burst, Conditions, Extent, Interval, Process, Ratio, Record, Report, Status
@@ -134,7 +134,6 @@ DOUBTS: list[Doubt] = [
     of_winner.NotRanked(("onnx",), Status.OOM, "no memory"),
     of_cells.BuildSpread({"inductor": 0.2}),
     of_winner.NotRanked(("onnx", "inductor"), Status.OOM, ""),
-    of_winner.NotRanked(("onnx",), Status.TIMEOUT, "not done in time", is_cut_off=True),
     of_winner.NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
     NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
     NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
@@ -470,9 +469,6 @@ def test_the_latest_of_several_runs_counts_for_each_contest(tmp_path: Path) -> N
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")
 NOT_YET = failed(cell("openvino"), Status.NOT_REACHED, "no time")
-CUT_OFF = LOST.model_copy(
-    update={"status": Status.TIMEOUT, "failure": Failure(kind=NO_BUDGET_LEFT, text="not done in time")}
-)
 ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
 
 
@@ -485,7 +481,6 @@ def kinds(contest: ContestJudgement, effect: Effect) -> list[type]:
     [
         ([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT], Certainty.SURE, ["onnx"]),
         ([lived(1.0, "onnx"), lived(2.0, "eager"), NOT_YET], Certainty.DOUBTED, ["onnx"]),
-        ([lived(1.0, "onnx"), lived(2.0, "eager"), CUT_OFF], Certainty.DOUBTED, ["onnx"]),
         ([once(1.0, "onnx"), once(1.08, "eager")], Certainty.DOUBTED, ["onnx"]),
         ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.OPEN, ["onnx", "eager"]),
         ([lived(1.0, "onnx", [1.0] * 3), lived(1.001, "eager", [1.0] * 3)], Certainty.TIE, ["onnx", "eager"]),

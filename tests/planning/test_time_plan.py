@@ -65,10 +65,18 @@ def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_
     lacks_s = 2.0 + FACTOR_IF_NOT * (plan.seconds_of(PlanStep.GROUNDWORK, [""]) + steps_s)
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
     assert plan.lack(LABELS, 40.0) == "the reference was not computed within 31 s"
-    plan.done("a", PlanStep.GROUNDWORK, "", 2.0)
+    plan.done("a", PlanStep.GROUNDWORK, "", 0.4)
     lacks_s = 2.0 + FACTOR_IF_NOT * steps_s
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
     assert expecting("a", "b", budget_ends_s=10.0).lack(LABELS, 12.0) == "", "the other contest would share it"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(40.0, "the reference took 40 of 47 s; about "), (5.0, "about ")])
+def test_a_reference_that_took_most_of_a_budget_is_named(seconds: float, told: str) -> None:
+    plan = expecting("a", budget_ends_s=47.0)
+    plan.begin("a", 0.0)
+    plan.done("a", PlanStep.GROUNDWORK, "", seconds)
+    assert plan.lack(LABELS, 47.0).startswith(told)
 
 
 @pytest.mark.parametrize("label", ["inductor", "inductor/freezing", "inductor@old", "inductor/freezing@old[dynamic]"])

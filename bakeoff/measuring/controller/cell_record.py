@@ -21,7 +21,7 @@ from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.planning.time_plan import why_unlikely_to_run
 from bakeoff.records import doubts
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.failure import LATER, Failure
+from bakeoff.records.failure import LATER, NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import (
@@ -374,10 +374,18 @@ def tail_of(log: Path) -> str:
     return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
 
 
-def not_reached(planned: PlannedCell, reason: str = NO_TIME) -> Record:
-    """Return the record of a cell that the run did not reach, by default for lack of time. One that cannot run here
-    is no such cell: more time would not measure it."""
+def not_reached(planned: PlannedCell, reason: str) -> Record:
+    """Return the record of a cell that the run did not reach. One that cannot run here is no such cell: more time
+    would not measure it."""
     status = Status.NOT_REACHED
     if unlikely := why_unlikely_to_run(planned.cell):
         status, reason = Status.UNAVAILABLE, unlikely
     return Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned))
+
+
+def no_time_for(planned: PlannedCell, lack: str) -> Record:
+    """Return the record of a cell for which `--budget` left no time. `lack` says what took it and how much would do."""
+    record = not_reached(planned, "; ".join(filter(None, (NO_TIME, lack))))
+    if record.status is not Status.NOT_REACHED:
+        return record
+    return record.model_copy(update={"failure": Failure(kind=NO_BUDGET_LEFT, text=record.reason)})

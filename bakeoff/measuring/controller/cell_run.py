@@ -609,16 +609,18 @@ class CellRun:
             raise self._out_of_time(live, limit_s) from None
 
     def _out_of_time(self, live: CellProcess, limit_s: float) -> CellEnded:
+        status = Status.TIMEOUT
         if self._now_s() >= live.ends_s:
-            kind = NO_BUDGET_LEFT
+            status, kind = Status.NOT_REACHED, NO_BUDGET_LEFT
             text = f"not done when the time that --budget left it was over, in {live.phase}"
+            text = "; ".join(filter(None, (text, self._run.time_plan.what_took_time)))
         elif limit_s < self._time_left_s:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         else:
             kind = "time limit"
             text = f"not done within {self._run.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         rounds_count = self.was_measured or kind != "request timed out"
-        return self._ended(live, Status.TIMEOUT, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
+        return self._ended(live, status, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 
     def _receive(self, worker: Worker, deadline_s: float) -> messages.Event:
         """Return the next event. Elapsed times on the screen move on meanwhile."""

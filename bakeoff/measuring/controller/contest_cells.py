@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bakeoff.measuring.controller.cell_record import NO_TIME, not_reached
+from bakeoff.measuring.controller.cell_record import no_time_for
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.records.artifacts import ArtifactTooLarge
@@ -54,7 +54,7 @@ class ContestCells:
             self.lack = self.run.time_plan.lack(
                 [cell_run.cell.label for cell_run in self.going_on], self.run.machine.now_s()
             )
-        self.conclude(cell_run, not_reached(cell_run.planned, "; ".join(filter(None, (NO_TIME, self.lack)))))
+        self.conclude(cell_run, no_time_for(cell_run.planned, self.lack))
         return True
 
     @contextlib.contextmanager

@@ -11,11 +11,10 @@ from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
 from bakeoff.measuring.controller.cell_record import (
-    NO_TIME,
     MetricsSetup,
     common_fields,
     facts_of_process,
-    not_reached,
+    no_time_for,
     products_of,
     with_roofline,
 )
@@ -217,7 +216,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     if run.machine.now_s() >= run.time_plan.contest_ends_s:
         lack = run.time_plan.lack([planned.cell.label for planned in cells], run.machine.now_s())
         for planned in cells:
-            run.end(not_reached(planned, "; ".join(filter(None, (NO_TIME, lack)))))
+            run.end(no_time_for(planned, lack))
         return
     changes = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
     elsewhere = error.failure.model_copy(update=changes)

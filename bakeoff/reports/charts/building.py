@@ -87,7 +87,7 @@ def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
         marks=tuple(marks),
         legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
         foot_note=" ".join(
-            f"\u00d7 {name(cell)} {number_format.status(cell.record)}"
+            f"\u00d7 {name(cell)} {cell.record.status}"
             for cell in contest.unranked
             if not cell.record.status.is_absence
         ),
