@@ -28,7 +28,7 @@ MIN_MODELS = 4
 MIN_PASSED_SHARE = 0.5
 """A backend that passed less has no mean: it would take most of the others' models out of theirs."""
 
-NOT_TRIED = (Status.UNAVAILABLE, Status.LEFT_OUT)
+NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED, Status.LEFT_OUT)
 """What ended like this says nothing about the backend: it is not counted as asked."""
 
 TAUS = (1.02, 1.1, 1.25, 1.5, 2.0)
@@ -155,7 +155,7 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
             passed=passes[label],
             asked=asked[label],
             cannot_run=sum(cell.record.status is Status.UNAVAILABLE for cell in cells),
-            not_reached=sum(map(_had_no_time, cells)),
+            not_reached=sum(cell.record.status is Status.NOT_REACHED for cell in cells),
             wins=wins[label],
             profile=_profile(label, profiled),
             means=_means(label, common, over) if label in order and common else None,
@@ -171,14 +171,8 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     return Suite(tuple(contests), tuple(rows), tuple(common), busy, tuple(_failures(contests)), over, lead)
 
 
-def _had_no_time(cell: CellJudgement) -> bool:
-    """Return True where the run was over before the cell began, or before it had numbers."""
-    record = cell.record
-    return record.status is Status.NOT_REACHED or (record.was_cut_off and not record.bursts)
-
-
 def _was_tried(cell: CellJudgement) -> bool:
-    return cell.record.status not in NOT_TRIED and not _had_no_time(cell)
+    return cell.record.status not in NOT_TRIED
 
 
 def _has_all_speedups(contest: ContestJudgement, labels: Sequence[str]) -> bool:

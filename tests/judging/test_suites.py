@@ -15,7 +15,7 @@ from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.judging.judgement import Judgement, contests_of, judge
 from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_win, holm
 from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
-from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import AroundCall, Generated, Range, Record, Status
 from bakeoff.reports import end_to_end, generation, headline, suite_report
 from bakeoff.reports.json_answer import _answer
@@ -129,17 +129,6 @@ def test_what_cannot_run_here_or_was_not_reached_is_not_asked_but_what_is_unsupp
     found = suite_of([*({"eager": 1.0, "onnx": ending} for ending in endings), {"eager": 1.0, "onnx": 0.5}])
     onnx = row(found, "onnx")
     assert (onnx.passed, onnx.asked, onnx.cannot_run, onnx.not_reached) == (1, 3, 1, 1)
-
-
-def test_a_build_that_the_budget_cut_off_is_not_asked_either() -> None:
-    cut_off = Failure(kind=NO_BUDGET_LEFT, text="in export")
-    made = [
-        each.model_copy(update={"failure": cut_off}) if each.status is Status.TIMEOUT else each
-        for each in records_of([{"eager": 2.0, "onnx": Status.TIMEOUT}, *[{"eager": 2.0, "onnx": 1.0}] * 3])
-    ]
-    (found,) = judge(report(made)).suites
-    onnx = row(found, "onnx")
-    assert (onnx.passed, onnx.asked, onnx.not_reached, found.failures) == (3, 3, 1, ())
 
 
 def test_what_was_never_tried_has_no_row() -> None:
