@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import Field, JsonValue
 
 from bakeoff.backends.profiling import ROUNDED_OFF, Kind, ProfiledKernel
-from bakeoff.judging import roofline
+from bakeoff.judging import fit, roofline
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import DEVICE, Ceilings, Cell, Record, Status
 from bakeoff.why.records import CellProfile
@@ -115,6 +115,7 @@ class Explanation(Frozen):
     unlike: tuple[Unlike, ...] = ()
     differing: tuple[Differing, ...] = ()
     incorrect: dict[str, str] = Field(default_factory=dict)  # why the run calls a cell incorrect, by its label
+    was_busy: bool = False  # the run's machine, too much for a ratio of the two cells
 
     @property
     def is_whole(self) -> bool:
@@ -149,7 +150,8 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     unlike = tuple(difference for cell in cells for difference in differences(cell))
-    may_compare = not any(difference.is_far_off for difference in unlike)
+    was_busy = was_too_busy(cells)
+    may_compare = not was_busy and not any(difference.is_far_off for difference in unlike)
     rows = []
     for modules, kind in keys:
         times = [time_in_row((modules, kind), cell, table, opened) for cell, table in zip(cells, tables, strict=True)]
@@ -185,7 +187,14 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         unlike=unlike,
         differing=tuple(differing(cells[0].record.cell, cells[1].record.cell)) if against else (),
         incorrect={cell.profile.label: cell.record.reason for cell in cells if cell.record.status is Status.INCORRECT},
+        was_busy=was_busy,
     )
+
+
+def was_too_busy(cells: Sequence[ProfiledCell]) -> bool:
+    """Return True if the run's machine was too busy for a ratio of two cells. It mostly is so for the profile, too."""
+    bursts = [cell.record.bursts for cell in cells]
+    return len(cells) > 1 and all(bursts) and not fit.speedup(bursts[0], bursts[1]).is_told
 
 
 TimeInRow = tuple[float | None, bool, Bound | None]

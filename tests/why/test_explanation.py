@@ -250,6 +250,16 @@ def test_a_cell_that_is_far_from_what_the_run_measured_has_no_ratio(
         assert said.startswith("fused takes 1.000 ms a call, and eager 3.000 ms here. No ratio is told, because eager ")
 
 
+def test_a_run_on_a_busy_machine_leaves_no_ratio_to_a_profile_as_slow() -> None:
+    """A profile beside other programs, too, said 180x of what is 3x."""
+    slow = record("eager", 3.0)
+    waited = {"wait_share": 1.4, "cpu_share": 1.2, "others_cores": 2.0}
+    slow = slow.model_copy(update={"bursts": samples.under(slow.bursts, **waited)})
+    explanation = explain([ProfiledCell(FUSED, record()), ProfiledCell(EAGER, slow)], 2)
+    assert explanation.was_busy and not any(row.ratio for row in explanation.rows)
+    assert shown.headline(explanation).endswith(" here. No ratio is told, because the machine was busy in the run.")
+
+
 def test_what_compilers_did_is_told_in_sentences() -> None:
     work = CompilerWork(recompilations=["x.size(0) == 8"], fallbacks=["aten.foo"])
     copy = part(0.2, name="Reorder", kind=Kind.COPY)
