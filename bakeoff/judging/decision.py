@@ -136,9 +136,11 @@ def is_apart(ratio: Ratio, looks_once: bool = False) -> bool:
 
 
 def is_covered_by_waiting(ratio: Ratio) -> bool:
-    """Return True if waiting for cores alone may have made this difference, or hidden one."""
+    """Return True if waiting for cores alone may have made this difference, or hidden one. It has not where the
+    interval excludes 1, because that contains the waiting of either cell."""
     waiting_counts = ratio.waiting >= 1 + TIE_MARGIN and ratio.waiting >= max(ratio.value, 1 / ratio.value)
-    return ratio.is_of_busy_machine or waiting_counts
+    excludes_one = ratio.ci95 is not None and not ratio.ci95.low <= 1 <= ratio.ci95.high
+    return ratio.is_of_busy_machine or (waiting_counts and not excludes_one)
 
 
 def narrow_lead(ratio: Ratio, by_chance: float = NARROW_LEAD) -> float:

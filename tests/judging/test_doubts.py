@@ -628,6 +628,17 @@ def test_a_lead_that_waiting_may_have_made_is_open() -> None:
     assert undecided([waiting(1.0, "onnx", 0.2), waiting(1.2, "eager", 0.2)]) == []  # more of the same tells no more
 
 
+def test_a_lead_that_outlasts_the_waiting_of_either_cell_is_left_to_more_processes() -> None:
+    """Waiting was said to be all of a lead of 1.59, whose interval was [1.04, 2.42], and no process followed."""
+    records = [waiting(1.0, "onnx", 0.25), waiting(1.5, "eager", 0.25)]
+    few = [ok(each.cell, [burst for burst in each.bursts if burst.process == 0]) for each in records]
+    contest = judge_contest(few)
+    lead = contest.fastest.leads["eager"]
+    assert lead.ci95 is not None and lead.ci95.low > 1 and lead.waiting > lead.value
+    assert of_winner.MachineBusy not in kinds(contest, Effect.WINNER)
+    assert undecided(few) == [("onnx", "eager")]
+
+
 @pytest.mark.parametrize("cause", [{}, {"others_cores": 0.05}])
 def test_threads_that_wait_for_one_another_alone_are_part_of_a_latency(cause: dict[str, object]) -> None:
     bursts = under(steady([2.0] * 3, rounds=12), wait_share=0.5, cpu_share=1.2, **cause)
