@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from bakeoff.judging import doubts_of_cells as of_cells
 from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.answer import Answer, Certainty, Question, Score, Shared, Term, rank
-from bakeoff.judging.constraints import RequirementMissed, Requirements
+from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, dominates, front_of, judge_contest
-from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,
@@ -32,19 +31,17 @@ from bakeoff.judging.decision import (
     may_be_decided,
     relation,
 )
-from bakeoff.judging.doubt import Doubt, OfRecords
+from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.estimate import ratio_over_processes, series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.ranking import Ranking, beaten, contenders, undecided
 from bakeoff.judging.start_times import judge_starts
-from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
 from bakeoff.records.schema import (
     Extent,
     Interval,
     LeftEarly,
     Memory,
-    Phase,
     Placement,
     Ratio,
     Record,
@@ -59,7 +56,6 @@ from tests.reports.samples import (
     LAYOUTS,
     MIB,
     accuracy,
-    caveat,
     cell,
     constant,
     conv_on_cpu,
@@ -71,44 +67,16 @@ from tests.reports.samples import (
     over_processes,
     report,
     steady,
-    strictly_on_cpu,
     under,
 )
 
 Kind = TypeVar("Kind", bound=Doubt)
 
 
-def ranks(contest: ContestJudgement) -> dict[str, int | None]:
-    return {judged.label: judged.rank for judged in contest.ranked}
-
-
 def doubt(contest: ContestJudgement, kind: type[Kind]) -> Kind:
     """The only doubt of this kind."""
     (found,) = [found for found in contest.doubts if isinstance(found, kind)]
     return found
-
-
-def kinds(contest: ContestJudgement) -> list[type[Doubt]]:
-    return [type(found) for found in contest.doubts]
-
-
-def test_the_fastest_wins_when_its_lead_is_clear() -> None:
-    contest = judge_contest([once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)])
-    assert (contest.fastest.winner, contest.fastest.runner_up, contest.fastest.tied, contest.baseline) == (
-        "onnx",
-        "inductor",
-        (),
-        "eager",
-    )
-    assert contest.fastest.lead is not None and contest.fastest.lead.value == pytest.approx(1.5)
-    assert ranks(contest) == {"onnx": 1, "inductor": 2, "eager": 3}
-    assert contest.best is not None and contest.best.speedup is not None
-    assert contest.best.speedup.value == pytest.approx(2.0)
-    assert contest.doubts == ()
-    # building against 1 ms saved per call, but for the first one (0.01 s for either)
-    onnx, inductor, eager = (judged.break_even for judged in contest.cells)
-    assert onnx is not None and inductor is not None
-    assert (onnx.calls, inductor.calls, eager) == (1_001, 18_001, BreakEven(0, 0, 0, is_established=True))
 
 
 def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for() -> None:
@@ -127,64 +95,6 @@ def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for()
     assert alone.baseline == "eager"
 
 
-def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> None:
-    hot = once(1.0, "hotpath", build_s=0.5)
-    hot = hot.model_copy(update={"phases": [*hot.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
-    contest = judge_contest([once(2.0, "eager"), hot])
-    pays = contest.cells[0].break_even
-    # 20 s beyond a thousand steady calls, and half a second of building, against 1 ms a call
-    assert pays is not None and pays.calls == pytest.approx(20_501, abs=1)
-    assert doubt(contest, of_cells.SettledLate) == of_cells.SettledLate("hotpath", calls=1000, seconds=21.0)
-    assert contest.cells[0].record.build_s == pytest.approx(0.5)
-
-
-def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:
-    contest = judge_contest([once(1.0, "onnx"), once(1 + MARGIN - 0.01, "inductor"), once(2.0, "eager")])
-    assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.runner_up) == (
-        None,
-        ("onnx", "inductor"),
-        "eager",
-    )
-    assert ranks(contest) == {"onnx": 1, "inductor": 1, "eager": 3}
-    assert judge_contest([once(1.0, "onnx"), once(1 + MARGIN + 0.01, "inductor")]).fastest.winner == "onnx"
-
-
-def test_cells_of_an_open_answer_share_no_rank_if_an_interval_or_every_round_sets_them_apart() -> None:
-    def levels(onnx: Sequence[float], inductor: Sequence[float], eager: Sequence[float]) -> list[Record]:
-        each = {"onnx": onnx, "inductor": inductor, "eager": eager}
-        return [ok(cell(name), steady(levels_ms)) for name, levels_ms in each.items()]
-
-    by_interval = judge_contest(levels([1.0, 1.0, 1.0], [1.0, 1.02, 0.99], [1.03, 1.08, 1.06]))
-    assert (by_interval.fastest.tied, by_interval.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
-    assert ranks(by_interval) == {"onnx": 1, "inductor": 1, "eager": 3}
-    in_rounds = judge_contest(levels([1.0, 1.0], [3.0, 30.0], [900.0, 31.0]))
-    assert (in_rounds.fastest.tied, in_rounds.fastest.certainty) == (("onnx", "inductor", "eager"), Certainty.OPEN)
-    assert ranks(in_rounds) == {"onnx": 1, "inductor": 2, "eager": 3}
-
-
-def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
-    wrong = once(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
-    contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
-    assert contest.fastest.winner == "onnx"
-    assert [judged.label for judged in contest.unranked] == ["openvino"]
-    assert contest.doubts == (of_winner.NotRanked(("openvino",), Status.INCORRECT, "off by far"),)
-
-
-def test_a_cell_that_strict_failed_is_not_ranked_however_fast() -> None:
-    contest = judge_contest(strictly_on_cpu())
-    assert ranks(contest) == {"eager": 1}
-    found = {found.labels[0]: found.status for found in contest.doubts if isinstance(found, of_winner.NotRanked)}
-    assert found == {"onnx": "fallback", "openvino": "fallback", "inductor": "error"}
-
-
-def test_unranked_cells_come_last_and_those_with_numbers_before_those_without() -> None:
-    lost = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
-    crashed = failed(cell("openvino"), Status.CRASH, "signal 11")
-    wrong = once(0.1, "inductor", status=Status.INCORRECT, reason="off by far")
-    contest = judge_contest([lost, crashed, wrong, once(2.0, "eager")])
-    assert [judged.label for judged in contest.cells] == ["eager", "inductor", "openvino", "tensorrt"]
-
-
 def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
@@ -196,60 +106,11 @@ def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
     )
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_where_eager_is_wrong_later_no_winner_is_sure(processes: int) -> None:
-    """Eager is the model: its answers changed while it was measured, and other builds never showed that."""
-    found_by = accuracy(passed=processes == 1)  # a first process keeps its first check, a further one its failed check
-    eager = ok(cell("eager"), steady([2.0] * processes), status=Status.INCORRECT, reason="wrong", accuracy=found_by)
-    for others in (["onnx", "inductor"], ["onnx"]):
-        contest = judge_contest([*(lived(place + 1.0, name) for place, name in enumerate(others)), eager])
-        changes = doubt(contest, of_winner.ModelChanges)
-        assert changes.label == "eager"
-        assert contest.doubts_by_effect[Effect.WINNER] == (changes,)
-        assert contest.answer.doubt == changes
-        assert of_winner.NoBaseline not in map(type, contest.doubts), "eager has numbers"
-    at_first = eager.model_copy(update={"accuracy": accuracy(passed=False), "processes": eager.processes[:1]})
-    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), at_first]).doubts)
-    unchecked = ok(cell("eager"), steady([2.0]), doubts=[Unchecked(why=EAGER_DIFFERS)])
-    assert doubt(judge_contest([lived(1.0, "onnx"), unchecked]), of_winner.ModelChanges).label == "eager"
-    inductor = ok(cell("inductor"), steady([2.0]), status=Status.INCORRECT, reason="wrong", accuracy=accuracy())
-    assert of_winner.ModelChanges not in map(type, judge_contest([lived(1.0, "onnx"), inductor]).doubts)
-
-
-def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
-    level = 1 + MARGIN_UNPAIRED - 0.05
-    contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
-    assert contest.fastest.tied == ("onnx", "inductor")
-    assert of_winner.Unpaired in kinds(contest)
-    assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).fastest.winner == "onnx"
-
-
 def test_engines_that_did_nothing_did_not_do_the_work() -> None:
     placement = Placement(extent=Extent.FALLBACK, engines={"inductor graphs": 0, "library calls": 2})
     contest = judge_contest([once(1.0, "onnx", placement=placement)])
     assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
         "onnx", Extent.FALLBACK, (), ("library calls",)
-    )
-
-
-def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
-    placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
-    contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[caveat("never steady")])])
-    assert doubt(contest, OfRecords) == OfRecords(("onnx",), caveat("never steady"))
-    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
-        "onnx", Extent.FALLBACK, ("CPUExecutionProvider",)
-    )
-
-
-def test_a_doubt_that_several_records_share_is_one() -> None:
-    records = [
-        once(2.0, "eager", doubts=[caveat("no trend")]),
-        once(1.0, "onnx", doubts=[caveat("odd"), caveat("no trend")]),
-        once(3.0, "openvino"),
-    ]
-    assert judge_contest(records).doubts == (
-        OfRecords(("onnx",), caveat("odd")),
-        OfRecords(("onnx", "eager"), caveat("no trend")),
     )
 
 
@@ -260,77 +121,6 @@ def test_cells_of_two_contests_and_no_cells_are_refused() -> None:
         judge_contest([])
 
 
-def test_processes_that_disagree_leave_the_verdict_open() -> None:
-    records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03]), lived(3.0, "eager")]
-    contest = judge_contest(records)
-    assert (contest.fastest.winner, contest.fastest.tied, contest.fastest.is_open) == (None, ("onnx", "inductor"), True)
-    assert undecided(records) == [("onnx", "inductor")]
-    ratios = {"inductor": contest.fastest.leads["inductor"]}
-    assert doubt(contest, of_winner.Undecided) == of_winner.Undecided("onnx", ratios, processes=3)
-    assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [0.9995, 1.03, 3.001]
-
-
-def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
-    records = [lived(1.0, "onnx", [1.0, 1.002]), lived(1.5, "eager", [1.0, 1.001])]
-    contest = judge_contest(records)
-    assert (contest.fastest.winner, contest.fastest.is_open) == ("onnx", False)
-    assert undecided(records) == [("onnx", "eager")]
-
-
-def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> None:
-    noisy = lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])
-    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), noisy]
-    assert undecided(records) == [("onnx", "openvino")]
-    contest = judge_contest(records)
-    assert (contest.fastest.leader, contest.fastest.is_open) == ("onnx", True)
-    assert list(doubt(contest, of_winner.Undecided).ratios) == ["openvino"]
-
-
-def test_a_tie_of_other_rounds_behind_a_called_lead_is_a_doubt_about_the_winner() -> None:
-    elsewhen = [
-        burst.model_copy(update={"process": burst.process + 5, "group": burst.group + 5})
-        for burst in over_processes(1.1, LAYOUTS)
-    ]
-    contest = judge_contest([lived(1.0, "onnx"), lived(1.05, "inductor"), ok(cell("openvino"), elsewhen)])
-    assert contest.fastest.winner == "onnx"
-    assert list(doubt(contest, of_winner.NotToldApart).ratios) == ["openvino"]
-
-
-def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
-    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), lived(3.0, "eager"), lived(2.5, "torchscript", [1.0, 2.5])]
-    contest = judge_contest(records)
-    lead = Ranking(records).score.ratio(records[0].cell.label, records[3].cell.label)
-    assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
-    assert (contest.fastest.winner, contest.doubts) == (
-        "onnx",
-        (doubt(contest, of_cells.ProcessSpread), doubt(contest, of_cells.RoughLatency)),
-    )
-
-
-def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
-    fast = Requirements.parse("median_ms>1.2, median_ms<2.9")
-    records = [lived(1.0, "onnx"), lived(1.5, "inductor"), lived(2.0, "openvino"), lived(3.0, "eager")]
-    contest = judge_contest(records, fast)
-    assert (contest.fastest.winner, contest.fastest.runner_up, contest.baseline) == ("inductor", "openvino", "eager")
-    assert ranks(contest) == {"inductor": 1, "openvino": 2}
-    assert [found.label for found in contest.doubts if isinstance(found, RequirementMissed)] == ["onnx", "eager"]
-    assert [judged.unmet for judged in contest.unranked] == [(found,) for found in contest.doubts]
-    uneven = [
-        records[0],
-        records[3],
-        lived(1.5, "inductor", [1.0, 1.04, 0.96]),
-        lived(1.53, "openvino", [0.97, 1.0, 1.03]),
-    ]
-    assert undecided(uneven) == []
-    assert undecided(uneven, fast) == [("inductor", "openvino")]  # which one of them wins is now the question
-
-
-def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
-    records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
-    assert doubt(judge_contest(records), of_cells.ProcessSpread).values == {"onnx": pytest.approx(0.08)}
-    assert doubt(judge_contest(records), of_cells.ProcessSpread).widened == {}
-
-
 def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval() -> None:
     records = [lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])]
     contest = judge_contest(records)
@@ -339,48 +129,6 @@ def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval()
     assert label == "onnx" and not others
     assert latency is not None and latency.median_ci95_ms is not None
     assert latency.median_ci95_ms.high == pytest.approx(factor * latency.median_ms, rel=1e-3)
-
-
-def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None:
-    """A page takes a microsecond at least, and 60 of them 6 % of a call of a millisecond."""
-
-    def paging(pages: int, backend: str, device: str = "cpu") -> Record:
-        bursts = steady([1.0] * 3)
-        return ok(cell(backend, device=device), under(bursts, page_faults=pages * len(bursts[0].samples_ns)))
-
-    contest = judge_contest([paging(60, "onnx"), paging(40, "eager")])
-    assert doubt(contest, of_cells.FreshMemory) == of_cells.FreshMemory({"onnx": 60.0})
-    assert not judge_contest([paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")]).doubts
-
-
-@pytest.mark.parametrize(
-    ("pages", "processes", "leader"),
-    [(0, 3, "onnx"), (200, 3, None), (200, 5, "onnx"), (200, 1, "onnx"), (20, 3, "onnx")],
-)
-def test_a_lead_that_memory_from_the_kernel_may_give_needs_more_processes(
-    pages: int, processes: int, leader: str | None
-) -> None:
-    """200 pages take up to 0.4 of 1.6 ms, so that an equal process without them would lead by 1.33 times and 25 %."""
-    slow = steady([1.6, 1.61, 1.59, 1.6, 1.6][:processes])
-    records = [
-        ok(cell("onnx"), steady([1.0, 1.0, 1.01, 1.0, 1.0][:processes])),
-        ok(cell("openvino"), under(slow, page_faults=pages * len(slow[0].samples_ns))),
-    ]
-    contest = judge_contest(records)
-    assert contest.fastest.leader == leader
-    assert bool(undecided(records)) is (leader is None or processes == 1)
-    assert (of_winner.NarrowLead in kinds(contest)) is (processes == 1)
-    assert ("openvino" in beaten(records)) is (leader is not None and processes > 1)
-
-
-def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:
-    far = {"relative_rmse": 0.42, "passed": True, "allclose": False}
-    found = [lived(1.0, "onnx"), lived(2.0, "eager")]
-    checked = [one.model_copy(update={"accuracy": accuracy().model_copy(update=far)}) for one in found]
-    doubts = judge_contest([*checked, lived(3.0, "openvino")]).doubts
-    assert doubts == (of_cells.CoarseCheck(("onnx", "eager"), error=0.42),)
-    near = accuracy().model_copy(update=far | {"relative_rmse": 0.3})
-    assert not judge_contest([one.model_copy(update={"accuracy": near}) for one in found]).doubts
 
 
 def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
@@ -543,12 +291,6 @@ def test_cells_of_two_groups_are_compared_through_the_cell_of_both_at_its_worst(
     through_other = found(once(4.0, "eager"), FAST, ok(cell("openvino"), other), slow)
     assert through_other["inductor"].ratio == pytest.approx(1.7)
     assert not found(FAST, slow), "nothing connects the two"
-
-
-def test_a_beaten_cell_asks_for_no_further_process() -> None:
-    eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
-    assert undecided([eager, fast, once(2.0, "inductor")]) == []
-    assert undecided([eager, fast, once(1.1, "inductor")]) == [("onnx", "inductor")]
 
 
 def test_an_unsteady_cell_calls_no_beaten_one_back_unless_the_verdict_depends_on_it() -> None:
