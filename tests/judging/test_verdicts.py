@@ -11,7 +11,7 @@ from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.doubt import Doubt, OfRecords, OfValues
-from bakeoff.judging.ranking import undecided
+from bakeoff.judging.ranking import beaten, undecided
 from bakeoff.records.doubts import (
     EAGER_DIFFERS,
     Dropped,
@@ -38,6 +38,7 @@ from tests.reports.samples import (
     accuracy,
     caveat,
     cell,
+    constant,
     failed,
     judged,
     lived,
@@ -54,7 +55,7 @@ from tests.support.golden import same_as_golden
 def in_short(contest: ContestJudgement, require: str = "") -> str:
     """Return `sure: onnx 1, eager 2; 1 ms, 2.00x eager; numbers: Caveat of onnx`: how sure the answer is, all cells
     with their ranks, candidates that are others than those of rank 1, and what the first is. Then come doubts by their
-    effect on the answer, what is said of load, and pairs that more processes may decide."""
+    effect on the answer, cells that may leave, what is said of load, and pairs that more processes may decide."""
     answer = contest.answer
     ranks = {row.label: row.rank for row in answer.rows}
     ranks |= {cell.label: None for cell in contest.cells if cell.label not in ranks}
@@ -73,8 +74,11 @@ def in_short(contest: ContestJudgement, require: str = "") -> str:
     for effect, name in {Effect.WINNER: "winner", Effect.NUMBER: "numbers", Effect.NONE: "remarks"}.items():
         if doubts := contest.doubts_of_answer[effect]:
             parts.append(f"{name}: {', '.join(map(_named, doubts))}")
+    records = [cell.record for cell in contest.cells]
+    gone = beaten(records, Requirements.parse(require)).items()
+    parts += [f"{label} may leave, {left.ratio:.2f}x {left.than} in {left.seen_in}" for label, left in gone]
     parts += [f"load: {doubt.say()}" for doubt in (contest.load.doubts if contest.load else ())]
-    pairs = undecided([cell.record for cell in contest.cells], Requirements.parse(require))
+    pairs = undecided(records, Requirements.parse(require))
     return "; ".join([*parts, *(f"measure on: {best} and {other}" for best, other in pairs)])
 
 
@@ -250,6 +254,51 @@ def contests() -> dict[str, list[Record]]:
     }  # fmt: skip
 
 
+SLOW_MS = (2.0, 1.8, 1.7, 1.9, 2.1, 2.0)
+
+
+def of_rounds(backend: str, levels_ms: Sequence[float], disturbed: int | None = None, group: int = 0) -> Record:
+    """Return a cell with one round of each latency. In the round `disturbed`, its threads waited for a core."""
+    made = constant(levels_ms, group=group)
+    return ok(cell(backend), [under([one], wait_share=0.5 if one.round == disturbed else 0.0)[0] for one in made])
+
+
+def that_leave() -> dict[str, list[Record]]:
+    fast, slow = of_rounds("onnx", [1.0] * 6), of_rounds("inductor", SLOW_MS)
+    both = {name: [*constant([ms] * 6), *constant([ms] * 6, group=1)] for name, ms in (("eager", 4.0), ("iree", 3.0))}
+    apart = of_rounds("inductor", SLOW_MS, group=1)
+    unsteady = lived(9.0, "eager", [1.0, 2.0, 1.0, 2.0, 1.0])
+    return {
+        "slower in every round": [fast, slow],
+        "slower than two": [fast, slow, of_rounds("openvino", [0.5] * 6)],
+        **{
+            f"a close round, and round {disturbed} disturbed": [
+                fast, of_rounds("inductor", [2.0, 1.8, 1.2, 1.9, 2.1, 2.0], disturbed)
+            ]
+            for disturbed in (None, 2, 3)
+        },
+        "slower in three rounds": [of_rounds("onnx", [1.0] * 3), of_rounds("inductor", [9.0] * 3)],
+        "slower in every process": [lived(1.0, "onnx"), lived(2.0, "inductor")],
+        "a close process": [lived(1.0, "onnx"), lived(2.0, "inductor", [1.0, 1.0, 0.6, 1.0, 1.0])],
+        "a baseline beaten in rounds": [once(9.0, "eager"), once(8.0, "inductor"), fast],
+        **{
+            f"a speed-up known to {spread} in {processes} processes": [
+                lived(9.0, "eager", [1.0] * processes),
+                lived(1.0, "onnx", [1.0, spread, 1 / spread, 1.0, spread][:processes]),
+            ]
+            for spread, processes in ((1.01, 3), (1.1, 4), (1.1, 5))
+        },
+        "slower than a cell that failed": [failed(cell("onnx"), Status.CRASH, "signal 11"), once(2.0, "inductor")],
+        "through eager of both groups": [ok(cell("eager"), both["eager"]), fast, apart],
+        "through another cell of both groups": [once(4.0, "eager"), fast, ok(cell("iree"), both["iree"]), apart],
+        "without a cell of both groups": [fast, apart],
+        "an unsteady cell beside two": [unsteady, lived(1.0, "onnx"), lived(1.2, "openvino"), once(2.0, "inductor")],
+        "an unsteady cell beside one": [unsteady, lived(1.0, "onnx"), once(2.0, "inductor")],
+        "slower by the interval": [*PAIR, lived(1.2, "inductor", [1.0, 1.01, 0.99, 1.0, 1.01])],
+        "as fast by the interval": [*PAIR, lived(1.01, "inductor")],
+    }  # fmt: skip
+
+
 def on_shared_machines() -> dict[str, list[Record]]:
     quiet, always = waiting(0.5, "onnx", 0.0), {"wait_share": 0.35}
     alone = {"wait_share": 0.75, "cpu_share": 0.25, "caller_share": 0.25, "others_cores": 2.0, "given_ms": 5.0}
@@ -398,6 +447,7 @@ def required() -> dict[str, tuple[str, list[Record]]]:
     across = precisions.records()
     return {
         "two limits": ("median_ms>1.2, median_ms<2.9", [*TRIPLE, lived(1.5, "iree"), lived(2.0, "openvino")]),
+        "slower than a cell that may not win": ("build_s<10", [once(1.0, "onnx", build_s=60.0), once(2.0, "inductor")]),
         "two near each other within limits": (
             "median_ms>1.2, median_ms<2.9",
             [*PAIR[:1], TRIPLE[2], lived(1.5, "inductor", UNEVEN), lived(1.53, "openvino", UNEVEN_TOO)],
@@ -486,7 +536,7 @@ def checked(record: Record, **update: object) -> Record:
 
 
 def test_contests_are_judged_as_before() -> None:
-    plain = contests() | on_shared_machines() | under_load()
+    plain = contests() | that_leave() | on_shared_machines() | under_load()
     scenes = {name: ("", records) for name, records in plain.items()} | required()
     lines = []
     for name, (require, records) in scenes.items():
