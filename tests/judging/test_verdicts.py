@@ -27,6 +27,7 @@ from bakeoff.records.load_samples import Load
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Extent, Phase, Placement, Record, Status
+from bakeoff.records.text import counted
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.reports import sentences
 from tests.judging import test_metrics as metrics
@@ -87,7 +88,7 @@ def _named(doubt: Doubt) -> str:
     if isinstance(doubt, RequirementMissed):
         return f"{doubt.label} may not win ({doubt.unmet})"
     values = doubt.values if isinstance(doubt, OfValues) else {}
-    names = " and ".join(f"{label} {values[label]:.2g}" if label in values else label for label in doubt.cells)
+    names = " and ".join(f"{label} {values[label]:.3g}" if label in values else label for label in doubt.cells)
     return f"{kind} of {names}" if names else kind
 
 
@@ -105,9 +106,9 @@ def in_other_epochs(ms: float, backend: str) -> Record:
     return ok(cell(backend), moved)
 
 
-def paging(pages: int, backend: str, device: str = "cpu") -> Record:
-    """Return a cell of which each call gets so many pages from the kernel: a page takes a microsecond at least."""
-    bursts = steady([1.0] * 3)
+def paging(pages: int, backend: str, device: str = "cpu", levels_ms: Sequence[float] = (1.0, 1.0, 1.0)) -> Record:
+    """Return a cell of which each call gets so many pages from the kernel: a page takes a microsecond or two."""
+    bursts = steady(levels_ms)
     return ok(cell(backend, device=device), under(bursts, page_faults=pages * len(bursts[0].samples_ns)))
 
 
@@ -240,6 +241,13 @@ def contests() -> dict[str, list[Record]]:
         ],
         "processes that are far apart": [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), PAIR[1]],
         "pages from the kernel": [paging(60, "onnx"), paging(40, "eager")],
+        **{
+            f"{pages} pages for each call of the slower one in {counted(processes, 'process')}": [
+                ok(cell("onnx"), steady([1.0, 1.0, 1.01, 1.0, 1.0][:processes])),
+                paging(pages, "openvino", levels_ms=[1.6, 1.61, 1.59, 1.6, 1.6][:processes]),
+            ]
+            for pages, processes in ((0, 3), (200, 3), (200, 5), (200, 1), (20, 3))
+        },
         "pages from the kernel beside a GPU": [paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")],
         "errors as large as eager's": [coarse(1.0, "onnx", 0.42), coarse(2.0, "eager", 0.42), TRIPLE[1]],
         "errors that are not so large": [coarse(1.0, "onnx", 0.3), coarse(2.0, "eager", 0.3)],
