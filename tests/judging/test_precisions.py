@@ -15,9 +15,6 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.reports import headline, precisions, traits
-from bakeoff.reports.charts.chart import Dots, Line
-from bakeoff.reports.charts.palette import Palette
-from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
 from tests.judging.test_costs import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
@@ -165,42 +162,6 @@ WRONG = {"fp32": 0, "bf16": 0, "int8": 16}
 
 def evaluated() -> list[Record]:
     return [with_metric(each, WRONG[each.cell.precision]) if each.latency else each for each in records()]
-
-
-def test_the_figure_is_of_the_metric_where_there_is_one() -> None:
-    contest = judged("top1>-5%", evaluated())
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and (chart.x.title, chart.x.is_log) == ("top1", False)
-    front = chart.marks[0].shapes[0]
-    assert isinstance(front, Line)
-    assert front.xs[0] == 1.0 and min(front.xs) == front.xs[-1] < 0.98  # from the best metric to the worst
-    assert front.ys[0] == pytest.approx(1.5, rel=0.05) and front.ys[-1] == pytest.approx(1.0, rel=0.05)
-
-
-def test_the_figure_shows_what_speed_costs_in_error() -> None:
-    contest = judged()
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None
-    assert chart.finding.startswith("onnx int8, then eager bf16, then onnx fp32")
-    filled = {mark.tip.partition(":")[0]: shape.is_filled for mark in chart.marks for shape in mark.shapes
-              if isinstance(shape, Dots)}  # fmt: skip
-    assert filled == {label: label.endswith("fp32") for label in filled} and len(filled) == 5
-
-
-def test_the_figure_shows_what_was_asked_under_load_and_of_generations() -> None:
-    contest = under_load("top1>-5%")
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and (chart.x.title, chart.y.title) == ("top1", "requests/s under load")
-    front = chart.marks[0].shapes[0]
-    assert isinstance(front, Line) and len(chart.marks) == 6
-    assert front.ys[0] == pytest.approx(410, rel=0.05) and max(front.ys) == front.ys[-1] == pytest.approx(900, rel=0.05)
-    assert chart.finding == "onnx int8, then onnx fp32, then eager bf16: the best of each precision"
-    contest = generating({"fp32": 4, "bf16": 3, "int8": 1})
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and chart.y.title == "a whole generation (ms)"
-    assert contest.generation is not None
-    heights = {shape.ys[0] for mark in chart.marks for shape in mark.shapes if isinstance(shape, Dots)}
-    assert heights == {cell.total_ms for cell in contest.generation.cells}
 
 
 @pytest.mark.parametrize("joint_first", [True, False])
