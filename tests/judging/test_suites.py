@@ -18,7 +18,7 @@ from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_w
 from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import AroundCall, Generated, Range, Record, Status
-from bakeoff.reports import end_to_end, generation, headline, sentences
+from bakeoff.reports import end_to_end, generation, headline, sentences, suite_report
 from bakeoff.reports.json_answer import _answer
 from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from bakeoff.reports.sentences import sweep_finding, sweep_title
@@ -90,8 +90,8 @@ def test_sizes_of_one_model_are_contests_of_that_model_and_no_models_of_their_ow
 
 
 def in_short(found: Suite) -> str:
-    """Return the contests that are averaged and the lead, then for each backend what it passed, what it leads in and
-    its means, and what failed."""
+    """Return the finding, the contests that are averaged and the lead, then for each backend what it passed, what it
+    leads in and its means, and what failed."""
     lead = f", the best mean {sentences.ratio(found.lead)} the next one" if found.lead else ""
     rows = [
         f"{row.label} passed {row.passed} of {row.asked}"
@@ -105,7 +105,8 @@ def in_short(found: Suite) -> str:
         f"failed alike: {', '.join(each.labels)} on {len(each.contests)}{', with other details' if each.differ else ''}"
         for each in found.failures
     ]
-    return "; ".join([f"{len(found.common)} of {len(found.contests)} averaged{lead}", *rows, *failures])
+    averaged = f"{len(found.common)} of {len(found.contests)} averaged, {found.busy} too busy{lead}"
+    return "; ".join([f"{suite_report.finding(found)}: {averaged}", *rows, *failures])
 
 
 def _mean(name: str, value: float | None) -> str:
@@ -143,6 +144,18 @@ def test_suites_are_judged_as_before() -> None:
         "a backend that passed too little": records_of(
             [{"eager": 2.0, "onnx": 1.0, "openvino": 0.1 if n == 0 else Status.ERROR} for n in range(5)]
         ),
+        "a build that the budget cut off": [
+            one.model_copy(update={"failure": Failure(kind=NO_BUDGET_LEFT, text="in export")})
+            if one.status is Status.TIMEOUT
+            else one
+            for one in records_of([{"eager": 2.0, "onnx": Status.TIMEOUT}, *[{"eager": 2.0, "onnx": 1.0}] * 3])
+        ],
+        "a machine too busy for two speed-ups": [
+            one.model_copy(update={"bursts": under(one.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0)})
+            if one.cell.model in ("net0", "net1")
+            else one
+            for one in records_of([{"eager": 40.0, "onnx": 1.0}] * 2 + [{"eager": 2.0, "onnx": 4.0}] * 3)
+        ],
         "wrong outputs": wrong,
         "less memory": small,
         "builds": suite(5),
