@@ -3,14 +3,18 @@
 `UPDATE_GOLDEN=1 pytest -k as_before tests/judging` writes the file anew: read what `git diff` shows then.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.doubt import Doubt, OfRecords, OfValues
+from bakeoff.judging.doubts_of_cells import RoughLatency, RoughLead
 from bakeoff.judging.ranking import beaten, undecided
 from bakeoff.records.doubts import (
     EAGER_DIFFERS,
@@ -46,6 +50,7 @@ from tests.reports.samples import (
     ok,
     once,
     over_processes,
+    roofline,
     steady,
     strictly_on_cpu,
     under,
@@ -87,6 +92,8 @@ def _named(doubt: Doubt) -> str:
     kind = type(doubt.doubt if isinstance(doubt, OfRecords) else doubt).__name__
     if isinstance(doubt, RequirementMissed):
         return f"{doubt.label} may not win ({doubt.unmet})"
+    if isinstance(doubt, RoughLatency | RoughLead):
+        return doubt.say()
     values = doubt.values if isinstance(doubt, OfValues) else {}
     names = " and ".join(f"{label} {values[label]:.3g}" if label in values else label for label in doubt.cells)
     return f"{kind} of {names}" if names else kind
@@ -349,6 +356,37 @@ def on_shared_machines() -> dict[str, list[Record]]:
     }  # fmt: skip
 
 
+def hardly_known() -> dict[str, list[Record]]:
+    """Return contests whose latencies or leads are known only roughly, and the same with what is known well."""
+    levels_ms, turns = {"onnx": 0.5, "eager": 1.6}, [math.exp(0.25), math.exp(-0.25)] * 3
+    times = {"onnx": turns, "eager": [2.6 / factor for factor in turns]}
+    lost = {"wait_share": 0.35, "others_cores": 3.0, "cpu_share": 1.0, "caller_share": 0.5}
+    quick = [burst.model_copy(update={"samples_ns": [*burst.samples_ns, 300_000]}) for burst in steady([1.0, 1.2, 1.1])]
+    return {
+        "a process in which both took twenty times as long": [
+            lived(ms, name, [1.0, 20.0], roofline=roofline(ms)) for name, ms in levels_ms.items()
+        ],
+        "processes that are alike": [lived(ms, name, roofline=roofline(ms)) for name, ms in levels_ms.items()],
+        "rounds of which one is slow where the other is quick": [
+            ok(cell(name), constant(each)) for name, each in times.items()
+        ],
+        "rounds that are alike": [ok(cell(name), constant(each[:1] * 6)) for name, each in times.items()],
+        "calls that lost their cores, and few processes": [
+            ok(cell("eager"), under(quick, **lost)), lived(0.5, "onnx", [1.0, 1.8])
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("rounds", "is_rough"), [(2, True), (4, False)])
+def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, is_rough: bool) -> None:
+    """Two of them tell roughly what the ratio is. With four in each process, it is known."""
+    contest = judged([waiting(0.5, "onnx", 0.0), waiting(48.0, "eager", 1.4, rounds)]).contests[0]
+    ratio = contest.fastest.leads["eager"]
+    assert (ratio.value, ratio.is_rough) == (pytest.approx(4.8, rel=1e-3), is_rough)
+    assert contest.fit.ratio("eager", "eager").is_rough is False, "a cell is as fast as itself, whatever it waited for"
+    assert (sentences.OF_FEW_CALLS in sentences.remarks(contest)) is is_rough
+
+
 def under_load() -> dict[str, list[Record]]:
     """Return contests under load, and of whole requests and generations."""
     eager, streams = carrying("eager", [400, 402, 401]), {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
@@ -544,7 +582,7 @@ def checked(record: Record, **update: object) -> Record:
 
 
 def test_contests_are_judged_as_before() -> None:
-    plain = contests() | that_leave() | on_shared_machines() | under_load()
+    plain = contests() | that_leave() | on_shared_machines() | hardly_known() | under_load()
     scenes = {name: ("", records) for name, records in plain.items()} | required()
     lines = []
     for name, (require, records) in scenes.items():
