@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from bakeoff.judging.bisection import Bisection, Call, TriedVersion, call_of, judge_step
 from bakeoff.judging.change import Change, latency_change, relative_change
 from bakeoff.judging.compare import (
-    CellChange,
+    FAIL_ON,
     Comparison,
     Outcome,
-    Reason,
-    ReasonKind,
     compare,
     parse_fail_on,
     parse_share,
@@ -32,6 +30,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Burst, Cell, Energy, Interval, Ratio, Record, Report, Status, Throughput
+from bakeoff.records.text import counted
 from bakeoff.reports import markdown
 from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from bakeoff.reports.comparison import COMMENT_LIMIT, headline, to_markdown
@@ -79,186 +78,9 @@ def outcomes(comparison: Comparison) -> dict[str, str]:
     return {change.cell.label: change.outcome.value for change in comparison.cells}
 
 
-def of(comparison: Comparison, label: str) -> CellChange:
-    return next(change for change in comparison.cells if change.cell.label == label)
-
-
 def elsewhere(found: Report, **changed: object) -> Report:
     """The same run, said to be made in another environment."""
     return found.model_copy(update={"environment": found.environment.model_copy(update=changed)})
-
-
-# --- what was planted
-
-
-@pytest.mark.parametrize("seed", range(0, 100, 20))
-def test_a_regression_of_ten_percent_is_found_in_three_processes_of_one_percent_noise(seed: int) -> None:
-    found = compare(run(seed, onnx=0.9), run(seed + 5, onnx=0.99))
-    assert outcomes(found)["onnx"] == "slower"
-    assert [change.cell.label for change in found.regressions] == ["onnx"]
-
-
-@pytest.mark.parametrize("seed", range(0, 100, 20))
-def test_a_drift_of_the_whole_machine_is_no_regression(seed: int) -> None:
-    found = compare(run(seed, onnx=0.9, openvino=0.5), run(seed + 5, machine=1.08, onnx=0.9, openvino=0.5))
-    assert found.regressions == []
-    assert next(iter(found.controls.values())).moved
-    assert "eager itself became slower" in to_markdown(found)
-
-
-def test_a_cell_that_waited_for_cores_in_one_of_the_runs_is_not_told_slower() -> None:
-    base, new = run(0, onnx=0.9), run(5, onnx=40.0)
-    at_work = {"wait_share": 1.4, "cpu_share": 1.2, "others_cores": 2.0}
-    waited = [
-        ok(each.cell, under(each.bursts, **at_work)) if each.cell.label == "onnx" else each for each in new.records
-    ]
-    assert outcomes(compare(base, new))["onnx"] == "slower"
-    compared = compare(base, new.model_copy(update={"records": waited}))
-    assert outcomes(compared)["onnx"] == "cannot tell"
-
-
-@pytest.mark.parametrize(("wait_share", "kind"), [(0.0, ReasonKind.WIDE_INTERVAL), (0.3, ReasonKind.WAITING)])
-def test_what_hides_a_change_is_named(wait_share: float, kind: ReasonKind) -> None:
-    noise, medians_ms = 0.001 if wait_share else 0.05, {"eager": 1.0, "onnx": 0.9}
-    base, new = (
-        report([ok(cell(label), measured(levels(ms, seed, noise=noise))) for label, ms in medians_ms.items()])
-        for seed in (0, 5)
-    )
-    at_work = {"wait_share": wait_share, "cpu_share": 1.2, "others_cores": 2.0}
-    waited = [ok(each.cell, under(each.bursts, **at_work)) for each in new.records] if wait_share else new.records
-    compared = compare(base, new.model_copy(update={"records": waited}))
-    assert {change.reason.kind for change in compared.cells if change.reason} == {kind}
-    assert compared.inconclusive and compared.inconclusive.kind is kind
-
-
-@pytest.mark.parametrize(
-    ("new", "expected", "reason"),
-    [
-        ({"machine": 1.08, "onnx": 0.9 * 1.15}, "slower", None),
-        ({"machine": 0.8, "onnx": 0.9}, "cannot tell", (ReasonKind.DISAGREEMENT, Outcome.FASTER, None)),
-        ({"onnx": 0.9, "eager": EAGER_MS * 1.3}, "cannot tell", (ReasonKind.DISAGREEMENT, None, Outcome.FASTER)),
-    ],
-)
-def test_where_the_machine_or_eager_moved_only_a_change_beside_eager_is_one_of_the_cell(
-    new: dict[str, float], expected: str, reason: tuple[ReasonKind, Outcome | None, Outcome | None] | None
-) -> None:
-    found = compare(run(0, onnx=0.9), run(5, **new))  # type: ignore[arg-type]
-    assert outcomes(found) == {"onnx": expected, "eager": "cannot tell"}
-    assert len(found.regressions) == (expected == "slower")
-    why = of(found, "onnx").reason
-    if reason is not None:
-        assert why is not None and why.kind is reason[0]
-        assert reason[1] in (None, why.latency) and reason[2] in (None, why.relative)
-
-
-def test_a_small_change_within_what_is_allowed_is_slower_and_no_regression() -> None:
-    base = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1, 1.001, 0.999]))])
-    new = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1.03, 1.031, 1.029]))])
-    assert outcomes(compare(base, new))["onnx"] == "slower"
-    assert compare(base, new).regressions == []
-    assert len(compare(base, new, fail_above=0.025).regressions) == 1
-
-
-def test_what_the_control_leaves_open_widens_every_interval() -> None:
-    base = report([ok(cell(), measured([1, 1.2, 0.85])), ok(cell("onnx"), measured([1, 1.001, 0.999]))])
-    new = report([ok(cell(), measured([1.1, 0.9, 1.2])), ok(cell("onnx"), measured([1.08, 1.081, 1.079]))])
-    change = of(compare(base, new), "onnx")
-    assert change.outcome is Outcome.CANNOT_TELL
-    assert change.raw and change.raw.half_width and change.raw.half_width > 0.2
-
-
-# --- where intervals are worth nothing
-
-
-@pytest.mark.parametrize(
-    ("factor", "expected"), [(1.0, "cannot tell"), (1.2, "cannot tell"), (1.3, "slower"), (0.7, "faster")]
-)
-def test_a_single_process_tells_nothing_within_a_quarter(factor: float, expected: str) -> None:
-    found = compare(run(0, processes=1, onnx=0.9), run(0, processes=1, onnx=0.9 * factor))
-    assert outcomes(found)["onnx"] == expected
-    assert bool(found.regressions) == (expected == "slower")
-    assert bool(found.failing(parse_fail_on("slower,broken"))) == (expected == "slower")
-    assert "eager" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(1.2, "cannot tell"), (1.4, "slower")])
-def test_without_a_control_only_a_quarter_can_be_told(factor: float, expected: str) -> None:
-    base = report([ok(cell("onnx"), measured([1, 1.01, 0.99]))])
-    new = report([ok(cell("onnx"), measured([factor, 1.01 * factor, 0.99 * factor]))])
-    assert outcomes(compare(base, new)) == {"onnx": expected}
-    assert of(compare(base, new), "onnx").reason == Reason(ReasonKind.NO_BASELINE, margin=0.25)
-
-
-def of_a_file(onnx: float, openvino: float | None, seed: int) -> Report:
-    """A run of an ONNX file, which has no row called eager."""
-    medians = {"onnx": onnx} | ({"openvino": openvino} if openvino else {})
-    cells = [cell(name).model_copy(update={"model": "onnx:m.onnx"}) for name in medians]
-    timed = [levels(median, seed + place) for place, median in enumerate(medians.values())]
-    return report([ok(one, measured(of_one)) for one, of_one in zip(cells, timed, strict=True)])
-
-
-def test_the_control_of_an_onnx_file_is_onnx_runtime() -> None:
-    found = compare(of_a_file(1.0, 2.0, 0), of_a_file(1.0, 2.3, 5))
-    assert outcomes(found) == {"openvino": "slower", "onnx": "same"}
-    assert [change.cell.label for change in found.regressions] == ["openvino"]
-    text = to_markdown(found)
-    assert "relative to onnx" in text and "eager" not in text
-
-
-@pytest.mark.parametrize("openvino", [2.0, None])
-@pytest.mark.parametrize(("factor", "expected"), [(1.12, "cannot tell"), (1.5, "slower")])
-def test_onnx_runtime_may_itself_become_slower(openvino: float | None, factor: float, expected: str) -> None:
-    found = compare(of_a_file(1.0, openvino, 0), of_a_file(factor, openvino, 5))
-    assert outcomes(found)["onnx"] == expected
-    assert of(found, "onnx").reason == Reason(ReasonKind.NO_BASELINE, margin=0.25)
-    assert bool(found.regressions) == (expected == "slower")
-
-
-# --- cells without two latencies
-
-
-@pytest.mark.parametrize("status", [Status.CRASH, Status.INCORRECT, Status.FALLBACK, Status.TIMEOUT, Status.OOM])
-def test_a_cell_that_is_not_ok_any_more_is_a_regression(status: Status) -> None:
-    base = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1, 1, 1]))])
-    new = report([ok(cell(), measured([1, 1, 1])), failed(cell("onnx"), status, "what happened")])
-    found = compare(base, new)
-    assert outcomes(found) == {"onnx": "broken", "eager": "same"}
-    assert found.cells[0].is_regression
-    assert headline(found) == f"1 regression: onnx on conv on cpu, fp32: ok -> {status}: what happened."
-
-
-@pytest.mark.parametrize(("asked_by_name", "expected"), [(False, "not measured"), (True, "broken")])
-def test_an_absence_is_a_regression_only_where_the_cell_was_asked_for(asked_by_name: bool, expected: str) -> None:
-    base = report([ok(cell("tensorrt"), measured([1, 1, 1]))])
-    new = report([failed(cell("tensorrt"), Status.UNAVAILABLE, "not installed", asked_by_name=asked_by_name)])
-    found = compare(base, new)
-    assert outcomes(found) == {"tensorrt": expected}
-    assert bool(found.regressions) == asked_by_name
-    assert not found.cells[0].differences  # of what was never built nothing is known
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (Status.CRASH, Status.TIMEOUT, "failing"),
-        (Status.CRASH, Status.CRASH, "failing"),
-        (Status.UNAVAILABLE, Status.CRASH, "failing"),
-        (Status.UNSUPPORTED, Status.UNSUPPORTED, "not measured"),
-        (Status.CRASH, None, "mended"),
-    ],
-)
-def test_what_was_not_ok_before_cannot_regress(before: Status, after: Status | None, expected: str) -> None:
-    base = report([failed(cell("onnx"), before, "so")])
-    new = report([failed(cell("onnx"), after, "so") if after else ok(cell("onnx"), measured([1, 1, 1]))])
-    found = compare(base, new)
-    assert outcomes(found) == {"onnx": expected}
-    assert found.regressions == []
-
-
-def test_cells_of_one_run_only_are_named() -> None:
-    found = compare(run(0, onnx=0.9), run(5, openvino=0.5))
-    assert outcomes(found) == {"eager": "same", "onnx": "only in base", "openvino": "only in new"}
-    assert found.regressions == []
 
 
 def test_runs_that_share_no_cell_are_refused() -> None:
@@ -300,28 +122,6 @@ def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> Non
     assert set(outcomes(compare(at_noise(10, nothing.processes), at_noise(50, nothing.processes))).values()) == {"same"}
 
 
-# --- what a gate fails on
-
-
-@pytest.mark.parametrize(
-    ("words", "failing"),
-    [
-        ("slower", ["onnx"]),
-        ("broken", ["openvino"]),
-        ("slower,broken", ["openvino", "onnx"]),
-        ("incorrect", ["openvino"]),
-        ("crash", []),
-        ("cannot-tell, slower", ["onnx"]),
-    ],
-)
-def test_a_gate_fails_on_what_it_was_asked_to(words: str, failing: list[str]) -> None:
-    base = report([ok(cell(), measured([1, 1, 1])), *(ok(cell(n), measured([1, 1, 1])) for n in ("onnx", "openvino"))])
-    slower = ok(cell("onnx"), measured([1.2, 1.2, 1.2]))
-    new = report([ok(cell(), measured([1, 1, 1])), slower, failed(cell("openvino"), Status.INCORRECT, "rmse 1")])
-    found = compare(base, new).failing(parse_fail_on(words))
-    assert [change.cell.label for change in found] == failing
-
-
 # --- metrics of the user's own
 
 
@@ -343,58 +143,6 @@ def of_onnx(scores: list[float] | float | None, reference: list[float] | float =
 
 
 GOOD, HALF = [1.0] * 200, [1.0, 0.0] * 100
-
-
-@pytest.mark.parametrize(
-    ("base", "new", "outcome"),
-    [
-        (GOOD, HALF, "worse"),
-        (HALF, GOOD, "same"),
-        (GOOD, [*GOOD[:-2], 0.0, 0.0], "same"),  # two samples of 200 decide nothing
-        (0.9, 0.8, "worse"),  # a plain number, over 5 % of its value
-        (0.9, 0.87, "same"),
-        (GOOD, HALF[:100], "worse"),  # of other samples: its interval is not known, and half of it is lost
-        (GOOD, None, "worse"),
-        (None, None, "same"),
-    ],
-)
-def test_a_cell_is_worse_whose_metric_surely_is(base: object, new: object, outcome: str) -> None:
-    found = compare(of_onnx(base, GOOD), of_onnx(new, GOOD))  # type: ignore[arg-type]
-    assert outcomes(found) == {"onnx": outcome, "eager": "same"}
-    failing = [change.cell.label for change in found.failing(parse_fail_on("worse"))]
-    assert failing == [change.cell.label for change in found.regressions] == ["onnx"] * (outcome == "worse")
-
-
-def test_a_cell_that_is_slower_and_worse_fails_for_both() -> None:
-    found = compare(of_onnx(GOOD), of_onnx(HALF, ms=1.5))
-    assert of(found, "onnx").outcome is Outcome.SLOWER and "top1 is worse" in headline(found)
-    assert [len(found.failing(parse_fail_on(kind))) for kind in ("slower", "worse", "broken")] == [1, 1, 0]
-
-
-def test_a_requirement_says_which_side_is_worse_and_without_one_neither_is() -> None:
-    def undeclared(scores: list[float], require: str) -> Report:
-        made = of_onnx(scores, GOOD)
-        records = [
-            record.model_copy(update={"metrics": record.metrics.model_copy(update={"higher_is_better": {}})})
-            for record in made.records
-            if record.metrics
-        ]
-        return made.model_copy(update={"records": records, "request": made.request | {"require": require}})
-
-    for require, outcome in {"": "same", "top1>-1%": "worse", "top1<1.5": "same"}.items():
-        assert outcomes(compare(undeclared(GOOD, ""), undeclared(HALF, require)))["onnx"] == outcome, require
-
-
-@pytest.mark.parametrize("of_new", [True, False])
-def test_a_cell_that_a_budget_left_out_is_not_broken_and_may_fail_a_gate(of_new: bool) -> None:
-    unreached = failed(cell("onnx"), Status.NOT_REACHED, "--budget was over", asked_by_name=True)
-    partial = report([ok(cell(), measured([EAGER_MS] * 3)), unreached])
-    found = compare(run(onnx=0.9), partial) if of_new else compare(partial, run(onnx=0.9))
-    assert of(found, "onnx").outcome is Outcome.CANNOT_TELL
-    assert found.failing(parse_fail_on("slower,broken,worse")) == []
-    assert "onnx" in [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))]
-    alone = compare(report([unreached]), report([unreached]))
-    assert headline(alone).startswith("Nothing can be said: a run's budget was over, or it was interrupted")
 
 
 # --- what is said
@@ -472,6 +220,190 @@ SAID: dict[str, Callable[[], Comparison]] = {
 }  # fmt: skip
 
 
+def in_short(comparison: Comparison) -> str:
+    """Return the headline, and `onnx slower, a regression; eager same; fails slower: onnx`: what became of each cell
+    and why, what a gate on each word fails on, and which contests are undecided."""
+    cells = []
+    for change in comparison.cells:
+        reason = change.reason
+        why = [str(each) for each in (reason.kind, reason.latency, reason.relative) if each] if reason else []
+        why += [f"over {reason.margin:.0%}"] if reason and reason.margin else []
+        cells.append(
+            f"{change.cell.label} {change.outcome}{', a regression' if change.is_regression else ''}"
+            + (f" ({', '.join(why)})" if why else "")
+        )
+    failing = {word: [change.cell.label for change in comparison.failing({word})] for word in FAIL_ON}
+    fails = [f"fails {word}: {', '.join(labels)}" for word, labels in failing.items() if labels]
+    moved = [f"{control.label} moved" for control in comparison.controls.values() if control.moved]
+    undecided = {"base": comparison.undecided_in_base, "new": comparison.undecided_in_new}
+    open_in = [f"undecided in {name}: {', '.join(titles)}" for name, titles in undecided.items() if titles]
+    return f"{headline(comparison)} " + "; ".join([*cells, *moved, *fails, *open_in])
+
+
+def waited(made: Report, wait_share: float, label: str = "") -> Report:
+    """Return the run with threads that waited for cores, those of one cell or of all."""
+    at_work = {"wait_share": wait_share, "cpu_share": 1.2, "others_cores": 2.0}
+    records = [
+        ok(each.cell, under(each.bursts, **at_work)) if label in ("", each.cell.label) else each
+        for each in made.records
+    ]
+    return made.model_copy(update={"records": records})
+
+
+def apart(eager: Sequence[float], onnx: Sequence[float]) -> Report:
+    return report([ok(cell(), measured(eager)), ok(cell("onnx"), measured(onnx))])
+
+
+def noisy(seed: int, noise: float) -> Report:
+    medians_ms = {"eager": 1.0, "onnx": 0.9}
+    return report([ok(cell(label), measured(levels(ms, seed, noise=noise))) for label, ms in medians_ms.items()])
+
+
+def of_a_file(onnx: float, openvino: float | None, seed: int) -> Report:
+    """A run of an ONNX file, which has no row called eager."""
+    medians = {"onnx": onnx} | ({"openvino": openvino} if openvino else {})
+    cells = [cell(name).model_copy(update={"model": "onnx:m.onnx"}) for name in medians]
+    timed = [levels(median, seed + place) for place, median in enumerate(medians.values())]
+    return report([ok(one, measured(of_one)) for one, of_one in zip(cells, timed, strict=True)])
+
+
+def ended(status: Status | None, label: str = "onnx", **more: object) -> Record:
+    return failed(cell(label), status, "so", **more) if status else ok(cell(label), STEADY)
+
+
+def undeclared(scores: list[float], require: str = "") -> Report:
+    """Return a run whose `evaluate` does not say that higher is better."""
+    made = of_onnx(scores, GOOD)
+    records = [
+        record.model_copy(update={"metrics": record.metrics.model_copy(update={"higher_is_better": {}})})
+        for record in made.records
+        if record.metrics
+    ]
+    return made.model_copy(update={"records": records, "request": made.request | {"require": require}})
+
+
+STEADY = measured([1, 1, 1])
+OTHER_MACHINES: dict[str, dict[str, object]] = {
+    "CPU": {"cpu": "Xeon"},
+    "number of threads": {"torch_threads": 4},
+    "GPU": {"gpus": []},
+}
+ALL_OK = report([ended(None, name) for name in ("eager", "onnx", "openvino")])
+UNREACHED = failed(cell("onnx"), Status.NOT_REACHED, "--budget was over", asked_by_name=True)
+PARTIAL = report([ok(cell(), measured([EAGER_MS] * 3)), UNREACHED])
+
+
+def scenes() -> dict[str, Comparison]:
+    base, single = run(0, onnx=0.9), run(0, processes=1, onnx=0.9)
+    pair = report([ended(None, "eager"), ended(None)])
+    small = apart([1, 1, 1], [1, 1.001, 0.999]), apart([1, 1, 1], [1.03, 1.031, 1.029])
+    metrics = {
+        "half of the samples wrong": (GOOD, HALF),
+        "half of the samples right again": (HALF, GOOD),
+        "2 of 200 samples wrong": (GOOD, [*GOOD[:-2], 0.0, 0.0]),
+        "a plain number that fell by 11 %": (0.9, 0.8),
+        "a plain number that fell by 3 %": (0.9, 0.87),
+        "half of 100 other samples wrong": (GOOD, HALF[:100]),
+        "a metric that is not known any more": (GOOD, None),
+        "a metric that is not known in either": (None, None),
+    }
+    return {
+        **{f"a tenth, {seed}": compare(run(seed, onnx=0.9), run(seed + 5, onnx=0.99)) for seed in range(0, 100, 20)},
+        **{
+            f"a slower machine, {seed}": compare(
+                run(seed, onnx=0.9, openvino=0.5), run(seed + 5, machine=1.08, onnx=0.9, openvino=0.5)
+            )
+            for seed in range(0, 100, 20)
+        },
+        "forty times": compare(base, run(5, onnx=40.0)),
+        "forty times that waited for cores": compare(base, waited(run(5, onnx=40.0), 1.4, "onnx")),
+        "wide intervals": compare(noisy(0, 0.05), noisy(5, 0.05)),
+        "intervals that waiting made wide": compare(noisy(0, 0.001), waited(noisy(5, 0.001), 0.3)),
+        "a slower machine and a slower cell": compare(base, run(5, machine=1.08, onnx=0.9 * 1.15)),
+        "a quicker machine": compare(base, run(5, machine=0.8, onnx=0.9)),
+        "a slower eager": compare(base, run(5, onnx=0.9, eager=EAGER_MS * 1.3)),
+        "3 % where 5 % are allowed": compare(*small),
+        "3 % where 2.5 % are allowed": compare(*small, fail_above=0.025),
+        "8 % beside an eager that varies": compare(
+            apart([1, 1.2, 0.85], [1, 1.001, 0.999]), apart([1.1, 0.9, 1.2], [1.08, 1.081, 1.079])
+        ),
+        **{
+            f"{factor} times in a single process": compare(single, run(0, processes=1, onnx=0.9 * factor))
+            for factor in (1.0, 1.2, 1.3, 0.7)
+        },
+        **{
+            f"{factor} times without eager": compare(
+                report([ok(cell("onnx"), measured([1, 1.01, 0.99]))]),
+                report([ok(cell("onnx"), measured([factor, 1.01 * factor, 0.99 * factor]))]),
+            )
+            for factor in (1.2, 1.4)
+        },
+        "an ONNX file": compare(of_a_file(1.0, 2.0, 0), of_a_file(1.0, 2.3, 5)),
+        **{
+            f"ONNX Runtime {factor} times{' alone' if openvino is None else ''}": compare(
+                of_a_file(1.0, openvino, 0), of_a_file(factor, openvino, 5)
+            )
+            for openvino in (2.0, None)
+            for factor in (1.12, 1.5)
+        },
+        **{
+            f"{before or 'ok'}, then {after or 'ok'}": compare(
+                report([ended(None, "eager"), ended(before)]), report([ended(None, "eager"), ended(after)])
+            )
+            for before, after in (
+                *((None, status) for status in Status if status.is_failure),
+                (None, Status.UNAVAILABLE),
+                (Status.CRASH, Status.TIMEOUT),
+                (Status.CRASH, Status.CRASH),
+                (Status.UNAVAILABLE, Status.CRASH),
+                (Status.UNSUPPORTED, Status.UNSUPPORTED),
+                (Status.CRASH, None),
+            )
+        },
+        "ok, then unavailable and asked for": compare(
+            pair, report([ended(None, "eager"), ended(Status.UNAVAILABLE, asked_by_name=True)])
+        ),
+        "other cells": compare(base, run(5, openvino=0.5)),
+        "one slower and one wrong": compare(
+            ALL_OK,
+            report(
+                [
+                    ended(None, "eager"),
+                    ok(cell("onnx"), measured([1.2, 1.2, 1.2])),
+                    ended(Status.INCORRECT, "openvino"),
+                ]
+            ),
+        ),
+        "not reached in the new run": compare(base, PARTIAL),
+        "not reached in the base run": compare(PARTIAL, base),
+        "not reached in both": compare(report([UNREACHED]), report([UNREACHED])),
+        **{name: compare(of_onnx(old, GOOD), of_onnx(new, GOOD)) for name, (old, new) in metrics.items()},
+        "slower and worse": compare(of_onnx(GOOD), of_onnx(HALF, ms=1.5)),
+        **{
+            f"a metric that fell, with {require or 'nothing'} required": compare(
+                undeclared(GOOD), undeclared(HALF, require)
+            )
+            for require in ("", "top1>-1%", "top1<1.5")
+        },
+        **{
+            f"another {name}, {factor} times": of_machine(0.9 * factor, **OTHER_MACHINES[name])
+            for name in OTHER_MACHINES
+            for factor in (1.1, 2.1)
+        },
+        **{
+            f"2 % apart in {counted(processes, 'process')}": compare(
+                *[report([ok(cell(label), steady([ms] * processes)) for label, ms in (("onnx", 1.0), ("iree", 1.02))])]
+                * 2
+            )
+            for processes in (1, 2)
+        },
+    }
+
+
+def test_changes_are_called_as_before() -> None:
+    same_as_golden("changes.txt", "\n".join(f"{name}: {in_short(found)}" for name, found in scenes().items()))
+
+
 def test_comparisons_are_told_as_before() -> None:
     lines = []
     for name, made in SAID.items():
@@ -479,24 +411,10 @@ def test_comparisons_are_told_as_before() -> None:
     same_as_golden("comparisons.md", "\n".join(lines))
 
 
-@pytest.mark.parametrize(("processes", "is_named"), [(1, False), (2, True)])
-def test_a_contest_that_several_processes_left_undecided_is_named(processes: int, is_named: bool) -> None:
-    levels_ms = {"onnx": 1.0, "inductor": 1.02}
-    same = report([ok(cell(label), steady([ms] * processes)) for label, ms in levels_ms.items()])
-    found = compare(same, same)
-    assert found.undecided_in_base == found.undecided_in_new == ["conv on cpu, fp32"] * is_named
-
-
 def test_an_older_run_tells_nothing_of_files_and_weights() -> None:
     base = of_files("0a1b2c3d", "aa" * 32)
     assert not compare(base, base).differences
     assert not compare(base, run(5, onnx=0.9)).differences
-
-
-@pytest.mark.parametrize("where", [{"cpu": "Xeon"}, {"torch_threads": 4}, {"gpus": []}])
-def test_another_machine_makes_small_changes_untellable(where: dict[str, object]) -> None:
-    for onnx_ms, outcome in ((0.99, "cannot tell"), (1.9, "slower")):
-        assert outcomes(of_machine(onnx_ms, **where)) == {"onnx": outcome, "eager": "cannot tell"}
 
 
 # --- properties
@@ -619,51 +537,6 @@ def build(median_ms: float, label: str, device: str = "cpu", model: str = "conv"
     return made.model_copy(update={"throughput": throughput, "energy": energy})
 
 
-def test_the_fastest_machine_and_the_cheapest_one_are_named() -> None:
-    reports = {
-        "large": report([build(4.0, "eager", "cuda"), build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]),
-        "small": report([build(9.0, "eager"), build(3.0, "onnx")]),
-    }
-    found = machines_of(reports, {"large": 3.6, "small": 0.36})
-    (question,) = found.questions
-    assert "cpu" not in question.title and "cuda" not in question.title
-    assert [offer.machine for offer in question.offers] == ["large", "small"]
-    assert question.fastest == ["large"]
-    assert question.cheapest is question.offers[1]
-    # 3.6 an hour is 0.001 a second: a million calls take 100 s on the large machine, and 300 s on the small one
-    assert [offer.price_per_million for offer in question.offers] == pytest.approx([0.1, 0.03])
-
-
-def test_a_rate_that_other_load_held_down_may_be_that_of_the_cheapest_machine() -> None:
-    small = build(3.0, "onnx")
-    dear = build(1.0, "onnx")
-    held = dear.model_copy(update={"throughput": Throughput(calls_per_s=100.0, blocks=3, block_s=0.1)})
-    assert held.is_throughput_doubtful
-    for fast, candidates in ((dear, ["small"]), (held, ["small", "large"])):
-        reports = {"large": report([build(4.0, "eager"), fast]), "small": report([build(9.0, "eager"), small])}
-        (question,) = machines_of(reports, {"large": 3.6, "small": 0.36}).questions
-        assert [offer.machine for offer in question.maybe_cheapest] == candidates
-        assert (question.cheapest is None) is (fast is held)
-
-
-def test_machines_whose_intervals_overlap_are_not_told_apart() -> None:
-    reports = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
-    (question,) = machines_of(reports).questions
-    assert set(question.fastest) == {"a", "b"} and question.cheapest is None
-
-
-def test_a_machine_that_never_tried_what_is_fastest_elsewhere_is_named() -> None:
-    reports = {
-        "a": report([build(2.0, "eager", "cuda"), build(0.5, "inductor", "cuda")]),
-        "b": report([build(2.1, "eager", "cuda"), build(2.0, "onnx", "cuda")]),
-        "c": report([build(9.0, "eager")]),
-    }
-    found = machines_of(reports)
-    assert found.questions[0].untried == {"b": ["inductor"]}, "c has another kind of device"
-    del reports["b"]
-    assert machines_of(reports).questions[0].untried == {}
-
-
 def test_widths_of_one_model_are_kept_apart() -> None:
     """Two runs of `live:Net`: no dimension says that one of them is twice as wide."""
 
@@ -681,14 +554,6 @@ def test_widths_of_one_model_are_kept_apart() -> None:
     assert len(history_of(runs, []).contests) == 2
 
 
-def test_runs_of_one_host_are_of_one_machine() -> None:
-    reports = {name: report([build(2.0, "eager")]) for name in ("a", "b", "c")}
-    elsewhere = reports["c"].environment.model_copy(update={"hostname": "other"})
-    reports["c"] = reports["c"].model_copy(update={"environment": elsewhere})
-    found = machines_of(reports)
-    assert found.hosts == [["a", "b"], ["c"]]
-
-
 def test_machines_are_told_as_before() -> None:
     small, large = [build(9.0, "eager"), build(3.0, "onnx")], [build(4.0, "eager", "cuda")]
     fast = [*large, build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]
@@ -701,6 +566,8 @@ def test_machines_are_told_as_before() -> None:
             {"large": report(fast), "small": report([held, build(9.0, "eager")])}, {"large": 0.36, "small": 3.6}
         ),
         "one never tried": machines_of({"a": report(fast), "b": report([*large, build(2.0, "onnx", "cuda")])}),
+        "one of another kind never tried": machines_of({"a": report(fast), "c": report([build(9.0, "eager")])}),
+        "two hosts": machines_of({"a": report(small), "b": report(small), "c": elsewhere(report(small), hostname="x")}),
         "no common model": machines_of({"a": report(small), "b": report([build(2.0, "eager", model="mlp")])}),
     }
     lines = []
@@ -800,17 +667,6 @@ def test_bisections_are_told_as_before() -> None:
         rows = [" | ".join(column.text_of(row) for column in table.columns) for row in table.rows]
         lines += [f"{name}: {told}" for told in (*steps, *rows, conclusion(found))]
     same_as_golden("bisections.txt", "\n".join(lines))
-
-
-def test_what_is_skipped_or_undecided_is_walked_around() -> None:
-    found = CASES["odd versions beside it"]
-    assert found.first_slow is not None and found.first_slow.version == "1.9"
-    found = CASES["odd versions around it"]
-    assert found.suspects == ("1.5", "1.6", "1.7") and found.first_slow is None
-    assert {step.version for step in found.steps} >= {"1.4", "1.5", "1.6", "1.7"}
-    assert [len(CASES[name].steps) for name in ("ends alike", "the end is faster", "ends not told apart")] == [1, 1, 1]
-    found = CASES["a slowdown in two versions"]
-    assert found.first_slow is not None and found.first_slow.version == "1.1"
 
 
 @pytest.mark.parametrize(

@@ -11,27 +11,27 @@ from hypothesis import strategies as st
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.costs import (
-    HORIZON,
-    TIMED_ONCE_MARGIN,
+    STARTS,
     BreakEven,
     Costs,
+    Leg,
     Line,
-    Start,
     break_even,
     envelope,
     line_of,
 )
 from bakeoff.judging.doubt import OfRecords
-from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
-from bakeoff.judging.doubts_of_winner import ModelChanges
+from bakeoff.judging.doubts_of_load import LatencyDrifted, SoakMissed
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.ranking import Ranking
 from bakeoff.judging.under_load import LoadJudgement, judge_load
-from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked, WithoutEffect
+from bakeoff.records.doubts import Effect, WithoutEffect
 from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Interval, Phase, Process, Ratio, Record, Status
+from bakeoff.reports import number_format, sentences
 from tests.reports.samples import caveat, cell, failed, ok, once, steady
+from tests.support.golden import same_as_golden
 
 seconds = st.floats(1e-6, 100.0)
 lines = st.builds(Line, st.text("abcdef", min_size=1, max_size=3), seconds, seconds)
@@ -166,49 +166,6 @@ def test_a_warm_start_is_the_median_one_and_known_as_widely_as_the_others_lie_ap
     assert line_of(alike, "warm") == Line("eager", 0.022, pytest.approx(1e-3))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("starts_s", "rivals"), [((0.02, 0.02), []), ((0.02, 0.001), ["eager"])])
-def test_a_start_that_was_slow_once_makes_no_other_cell_the_cheapest(
-    starts_s: tuple[float, float], rivals: list[str]
-) -> None:
-    eager = with_warm_starts(measured("eager", 1.0), (*starts_s, starts_s[0]))
-    onnx = with_warm_starts(measured("onnx", 1.0), [0.01, 0.01])
-    cheapest = costs_of(eager, onnx).answer(1, "warm", ["eager", "onnx"])
-    assert cheapest and cheapest.candidates[0] == "onnx"
-    assert cheapest.candidates[1:] == rivals
-
-
-def test_cold_and_warm_pay_at_different_calls() -> None:
-    onnx = measured("onnx", 1.0, build_s=5.0, warm_build_s=0.5, biases=(0.999, 1.0, 1.001))
-    costs = costs_of(measured("eager", 2.0), onnx)
-    cold, warm = (costs.break_even("onnx", "eager", start) for start in ("cold", "warm"))  # type: ignore[arg-type]
-    assert cold and warm and cold.is_established and warm.is_established
-    assert (cold.calls, warm.calls) == (pytest.approx(5001, abs=6), pytest.approx(501, abs=2))
-    assert cold.low and cold.calls and cold.high and cold.low < cold.calls < cold.high
-    assert costs.break_even("onnx", "onnx", "cold") is None
-    assert costs.break_even("onnx", "openvino", "cold") is None
-
-
-@pytest.mark.parametrize(
-    ("level_ms", "biases"),
-    [(1.9, (0.9, 1.1, 1.0)), (1.98, (1.0, 1.0, 1.0))],  # under the margin, however narrow
-)
-def test_a_break_even_between_latencies_that_do_not_differ_surely_is_not_established(
-    level_ms: float, biases: tuple[float, float, float]
-) -> None:
-    onnx = measured("onnx", level_ms, build_s=5.0, biases=biases)
-    found = costs_of(measured("eager", 2.0), onnx).break_even("onnx", "eager", "cold")
-    assert found and found.calls and not found.is_established
-
-
-def test_two_that_tie_with_a_noisier_best_keep_what_is_known_of_them() -> None:
-    records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 0.99, biases=(0.6, 1.5, 1.0))]
-    assert set(judge_contest(records).fastest.tied) == {"x", "onnx", "eager"}
-    costs = Costs(Ranking(records))
-    found, unsure = costs.break_even("onnx", "eager", "cold"), costs.break_even("onnx", "x", "cold")
-    assert found and found.is_established
-    assert unsure and not unsure.is_established
-
-
 def test_the_verdict_has_the_same_break_even() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 1.99, build_s=1.0)]
     judged = {cell.label: cell.break_even for cell in judge_contest(records).cells}
@@ -238,78 +195,71 @@ def test_a_single_process_widens_the_interval_by_what_it_cannot_see() -> None:
 # --- who costs least
 
 
-def contest() -> Costs:
-    return costs_of(
-        measured("eager", 2.0),
-        measured("onnx", 1.0, build_s=1.0, warm_build_s=0.1),
-        measured("openvino", 1.0, build_s=1.0, warm_build_s=0.1, biases=(1.01, 1.0, 0.995)),
-        measured("inductor", 0.5, build_s=60.0, warm_build_s=1.0),
-    )
+def in_short(costs: Costs) -> str:
+    """Return for each start which cell costs least from which call on, and who does over so many calls. A `?` stands
+    for a crossing that is not established, and several cells where one of them may cost as little."""
+    parts = []
+    for start in STARTS:
+        among = [line.label for line in costs.lines(start)]
+        if legs := costs.legs(start, among):
+            parts.append(f"{start}: {', '.join(map(_leg, legs))}")
+        for calls in (1, 100, 10**4, 10**6):
+            if answer := costs.answer(calls, start, among):
+                gain = f" {sentences.ratio(answer.gain)}" if answer.gain else ""
+                parts.append(f"{calls:,} calls {' or '.join(answer.candidates)}{gain}")
+    return "; ".join(parts)
 
 
-EVERYBODY = ("eager", "onnx", "openvino", "inductor")
-EVERYBODY_HOT = ("eager", "hotpath")
+def _leg(leg: Leg) -> str:
+    names = " or ".join([leg.line.label, *(line.label for line in leg.rivals)])
+    crossing = f" ({number_format.break_even_with_interval(leg.crossing)})" if leg.crossing else ""
+    return f"{names} from {leg.first_call:,}{'' if leg.is_established or not leg.crossing else '?'}{crossing}"
 
 
-def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
-    found = [contest().answer(calls, "cold", EVERYBODY) for calls in HORIZON]
-    assert [each.candidates[0] for each in found if each] == [
-        *["eager"] * 3,
-        "eager",  # 2.0 against 2.01 s over a thousand calls
-        "onnx",
-        "onnx",
-        "inductor",
-        "inductor",
-    ]
-    rivals = [each.candidates[1:] for each in found if each]
-    assert rivals[:3] == [[], [], []]
-    assert rivals[3] == ["onnx", "openvino"]  # within 2 %
-    assert rivals[4] == ["openvino"]  # the same latency, but for what lies between processes
-    assert rivals[5] == ["openvino", "inductor"]  # 101 against 110 s, of which one building took 60 s
-    assert rivals[6:] == [[], []]
+def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: float = 0.0) -> Record:
+    phases = [Phase(name="load", seconds=build_s), Phase(name="first_call", seconds=first_call_s)]
+    return measured(backend, level_ms, warm_build_s=None).model_copy(update={"phases": phases})
 
 
-def test_only_those_that_may_win_are_compared() -> None:
-    assert [leg.line.label for leg in contest().legs("cold", ["onnx", "inductor"])] == ["onnx", "inductor"]
-    assert contest().legs("cold", []) == []
-    assert contest().answer(10, "cold", ["nobody"]) is None
-
-
-def test_with_no_interval_nothing_is_known_of_the_calls_after_the_first() -> None:
-    records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=1.0)]
-    single = [record.model_copy(update={"bursts": record.bursts[:1]}) for record in records]
-    costs = Costs(Ranking(single))
-    assert Ranking(single).score.ratio("onnx", "eager").ci95 is None
-    once, often = (costs.answer(calls, "cold", EVERYBODY) for calls in (1, 10**6))
-    assert once and once.candidates == ["eager"]
-    assert often and often.candidates == ["onnx", "eager"]
-
-
-def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
-    eager, onnx, inductor = contest().legs("cold", EVERYBODY)
-    assert (eager.line.label, eager.first_call, eager.crossing) == ("eager", 1, None)
-    assert onnx.crossing and onnx.crossing.is_established
-    assert onnx.first_call == onnx.crossing.calls == pytest.approx(1001, abs=2)
-    assert inductor.first_call == pytest.approx(118_001, abs=5)
-
-
-def test_the_leg_before_is_no_rival_where_the_crossing_is_established() -> None:
-    """Near a crossing nothing tells two cells apart, which is no doubt about where it is."""
-    costs = costs_of(measured("eager", 1.0, biases=(1.0,)), measured("onnx", 0.95, build_s=3.0, biases=(1.0,)))
-    leg = costs.legs("cold", EVERYBODY)[-1]
-    assert leg.is_established and leg.crossing == costs.break_even("onnx", "eager", "cold")
-    assert leg.rivals == []
-
-
-def test_the_next_leg_is_no_rival_where_it_soon_takes_over() -> None:
-    """The start of inductor may be as short as that of onnx, which leads for a hundred calls."""
-    costs = costs_of(
-        starting("eager", 0.01, level_ms=4.0),
-        starting("onnx", 0.01, level_ms=2.0, build_s=1.0),
-        starting("inductor", 0.01, level_ms=1.0, build_s=1.6),
-    )
-    rivals = [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)]
-    assert rivals == [("eager", []), ("onnx", []), ("inductor", [])]
+def test_costs_are_judged_as_before() -> None:
+    eager, onnx = measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0, warm_build_s=0.5)
+    alone = (1.0,)
+    scenes = {
+        "two that tie between others": [
+            eager,
+            measured("onnx", 1.0, build_s=1.0, warm_build_s=0.1),
+            measured("openvino", 1.0, build_s=1.0, warm_build_s=0.1, biases=(1.01, 1.0, 0.995)),
+            measured("inductor", 0.5, build_s=60.0, warm_build_s=1.0),
+        ],
+        "a cold and a warm start": [eager, onnx],
+        "latencies that vary": [eager, measured("onnx", 1.9, build_s=5.0, biases=(0.9, 1.1, 1.0))],
+        "latencies within the margin": [eager, measured("onnx", 1.98, build_s=5.0, biases=(1.0, 1.0, 1.0))],
+        "latencies that no verdict calls": [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)],
+        "a noisier best": [eager, onnx, measured("x", 0.99, biases=(0.6, 1.5, 1.0))],
+        "single processes": [measured("eager", 1.0, biases=alone), measured("onnx", 0.95, build_s=3.0, biases=alone)],
+        "single bursts": [one.model_copy(update={"bursts": one.bursts[:1]}) for one in (eager, onnx)],
+        **{
+            f"warm starts of {starts_s} s": [
+                with_warm_starts(measured("eager", 1.0), starts_s), with_warm_starts(measured("onnx", 1.0), [0.01] * 2)
+            ]
+            for starts_s in ((0.02, 0.02, 0.02), (0.02, 0.001, 0.02))
+        },
+        "a leg of a hundred calls": [
+            starting("eager", 0.01, 4.0), starting("onnx", 0.01, 2.0, 1.0), starting("inductor", 0.01, 1.0, 1.6)
+        ],
+        **{
+            f"first calls of {first_s} and 1 s": [starting("eager", first_s), starting("hotpath", 1.0)]
+            for first_s in (1.05, 1.5, 1.6, 3.0)
+        },
+        "seconds of building": [starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0)],
+        "builds that differ by chance": [
+            *(starting("eager", 0.01, level_ms=4.0), starting("inductor", 0.01, level_ms=0.5, build_s=1000.0)),
+            *(starting("onnx", 0.01, 2.0, build_s=1.0), starting("openvino", 0.01, 2.0, build_s=1.05)),
+        ],
+        "a first call that takes longer": [starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5)],
+    }  # fmt: skip
+    lines = [f"{name}: {in_short(costs_of(*records))}" for name, records in scenes.items()]
+    same_as_golden("lives.txt", "\n".join(lines))
 
 
 # --- over a number of calls
@@ -323,99 +273,6 @@ def test_a_doubt_about_who_costs_least_is_one_about_the_answer_over_so_many_call
     assert (contest.answer.winner, contest.answer.certainty) == ("eager", Certainty.DOUBTED)
     assert contest.doubts_by_effect[Effect.WINNER] == ()
     assert contest.doubts_of_answer[Effect.WINNER] == (OfRecords(("eager",), of_eager),)
-
-
-def test_the_speedup_over_so_many_calls() -> None:
-    found = speedup_of(contest(), "onnx", 10_000)
-    # (10 ms + 9,999 · 2 ms) / (1,010 ms + 9,999 · 1 ms)
-    assert found and found.value == pytest.approx(20.008 / 11.009, rel=1e-3)
-
-
-def speedup_of(costs: Costs, label: str, calls: int) -> Ratio | None:
-    """Return how many times as long as this cell eager takes over so many calls from a cold start."""
-    answer = costs.answer(calls, "cold", [line.label for line in costs.lines("cold")])
-    row = answer and answer.row_of(label)
-    return row.speedup if row else None
-
-
-def cheapest_of(costs: Costs, calls: int, among: Sequence[str], start: Start = "cold") -> str | None:
-    """Return the label that surely costs least, if there is one."""
-    found = costs.answer(calls, start, among)
-    return found.winner if found else None
-
-
-def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
-    """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
-    records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
-    costs = Costs(Ranking(records))
-    steady = Ranking(records).score.ratio("onnx", "eager")
-    assert steady.ci95 and steady.ci95.low > 1.03
-    assert judge_contest(records).fastest.winner is None
-    often = speedup_of(costs, "onnx", 10**6)
-    assert often and often.ci95 and often.ci95.low > 1.03
-    assert cheapest_of(costs, 1, EVERYBODY) == "eager"  # by its setup
-    cheapest = costs.answer(10**6, "cold", EVERYBODY)
-    assert cheapest and cheapest.candidates[1:] == ["eager"]
-
-
-# --- what was timed once
-
-
-def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: float = 0.0) -> Record:
-    phases = [Phase(name="load", seconds=build_s), Phase(name="first_call", seconds=first_call_s)]
-    return measured(backend, level_ms, warm_build_s=None).model_copy(update={"phases": phases})
-
-
-def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
-    costs = costs_of(starting("eager", 1.05), starting("hotpath", 1.0))
-    for calls in (1, 100):
-        found, cheapest = speedup_of(costs, "hotpath", calls), costs.answer(calls, "cold", EVERYBODY_HOT)
-        assert found and found.value > 1.04
-        assert cheapest and cheapest.candidates[1:] == ["eager"]
-    first = costs.legs("cold", EVERYBODY_HOT)[0]
-    assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
-
-
-@pytest.mark.parametrize(("first_call_s", "winner"), [(1.5, None), (1.6, "hotpath")])
-def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
-    first_call_s: float, winner: str | None
-) -> None:
-    costs = costs_of(starting("eager", first_call_s), starting("hotpath", 1.0))
-    assert TIMED_ONCE_MARGIN == 0.25
-    assert cheapest_of(costs, 1, EVERYBODY_HOT) == winner
-    found = speedup_of(costs, "hotpath", 1)
-    assert found and found.ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
-
-
-def test_what_starts_three_times_as_fast_wins_among_equal_latencies() -> None:
-    costs = costs_of(starting("eager", 0.6), starting("hotpath", 0.2))
-    assert [cheapest_of(costs, calls, EVERYBODY_HOT) for calls in (1, 1000, 10**6)] == ["hotpath", "hotpath", None]
-
-
-@pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
-def test_building_for_seconds_decides_over_few_calls_and_latency_over_many(calls: int, winner: str) -> None:
-    costs = costs_of(starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0))
-    assert cheapest_of(costs, calls, EVERYBODY) == winner
-    assert [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)] == [("eager", []), ("inductor", [])]
-
-
-def test_builds_that_differ_by_chance_name_nobody_between_two_others() -> None:
-    """Equal but for 5 % of the build, between one that needs none and one that is faster still for far more."""
-    records = [
-        *(starting("eager", 0.01, level_ms=4.0), starting("inductor", 0.01, level_ms=0.5, build_s=1000.0)),
-        *(starting("onnx", 0.01, level_ms=2.0, build_s=1.0), starting("openvino", 0.01, level_ms=2.0, build_s=1.05)),
-    ]
-    legs = Costs(Ranking(records)).legs("cold", EVERYBODY)
-    told = [(leg.line.label, [line.label for line in leg.rivals]) for leg in legs]
-    assert told == [("eager", []), ("onnx", ["openvino"]), ("inductor", [])]
-    assert legs[1].crossing and legs[1].crossing.is_established
-
-
-def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
-    costs = costs_of(starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5))
-    found = costs.break_even("onnx", "eager", "cold")
-    assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
-    assert cheapest_of(costs, 200, EVERYBODY) is None
 
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
@@ -450,51 +307,6 @@ def judged(*records: Record, price_per_hour: float | None = None) -> LoadJudgeme
     return found
 
 
-def test_the_cell_that_carries_most_wins() -> None:
-    found = judged(carrying("onnx", [350, 352, 349]), carrying("openvino", [410, 414, 409]))
-    assert (found.answer.winner, found.answer.tied) == ("openvino", ())
-    assert [cell.rank for cell in found.cells] == [1, 2]
-    best = found.cells[0]
-    assert best.value == pytest.approx(411 * 1.005, rel=0.02)
-    assert best.interval is not None and best.interval.low < (best.value or 0) < best.interval.high
-    assert found.answer.lead is not None and found.answer.lead.value == pytest.approx(411 / 350, rel=0.01)
-
-
-def test_less_time_wins_where_the_result_is_a_latency() -> None:
-    streams = {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
-    found = judged(carrying("onnx", [2.0, 2.02, 1.99], **streams), carrying("eager", [4.0, 4.1, 4.05], **streams))
-    assert found.answer.winner == "onnx"
-    assert found.cells[0].rate == pytest.approx(1e3 / 2.0, rel=0.03)
-
-
-def test_an_answer_with_a_rate_near_the_ceiling_of_the_generator_is_not_sure() -> None:
-    records = [carrying("onnx", [6000, 6010, 5990], ceiling=9000.0), carrying("eager", [400, 402, 401])]
-    found = judged(*records)
-    assert judge_contest(records).answer.certainty is Certainty.DOUBTED
-    assert [(type(doubt), doubt.label) for doubt in found.doubts] == [(NearCeiling, "onnx")]
-
-
-def test_a_loser_near_the_ceiling_of_the_generator_is_a_doubt_of_the_winner() -> None:
-    records = [carrying("onnx", [600, 601, 599]), carrying("eager", [400, 402, 401], ceiling=500.0)]
-    answer = judge_contest(records).answer
-    assert (answer.winner, answer.certainty) == ("onnx", Certainty.DOUBTED)
-    assert isinstance(answer.doubt, NearCeiling) and answer.doubt.label == "eager"
-
-
-@pytest.mark.parametrize(("lowest", "certainty"), [(280.0, Certainty.SURE), (450.0, Certainty.DOUBTED)])
-def test_a_cell_that_held_no_rate_is_a_doubt_only_where_it_may_carry_more(lowest: float, certainty: Certainty) -> None:
-    missed = {"soak": [window(600.0, p99_ms=25.0)] * 6, "lower_soak": [window(lowest, p99_ms=25.0)] * 3}
-    records = [carrying("onnx", [400, 402, 401]), carrying("eager", [200, 202, 201])]
-    answer = judge_contest([*records, carrying("openvino", [600, 601, 602], **missed)]).answer
-    assert (answer.winner, answer.certainty) == ("onnx", certainty)
-
-
-def test_eager_that_does_not_repeat_itself_is_a_doubt_of_the_winner_under_load() -> None:
-    eager = carrying("eager", [400, 402, 401]).model_copy(update={"doubts": [Unchecked(why=EAGER_DIFFERS)]})
-    answer = judge_contest([carrying("onnx", [600, 601, 599]), eager]).answer
-    assert (answer.winner, answer.certainty, answer.doubt) == ("onnx", Certainty.DOUBTED, ModelChanges("eager"))
-
-
 def test_a_soak_tells_what_does_not_last() -> None:
     soak = [window(p50_ms=5.0 + part, p99_ms=25.0, joules=50.0, energy_source="RAPL") for part in range(6)]
     record = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(360.0)] * 3)
@@ -506,74 +318,7 @@ def test_a_soak_tells_what_does_not_last() -> None:
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
-@pytest.mark.parametrize(("p99_ms", "holds"), [(14.0, True), (21.9, True), (22.1, False)])
-def test_the_first_lower_rate_that_held_is_told_beside_those_that_missed(p99_ms: float, holds: bool) -> None:
-    soak = [window(p99_ms=25.0)] * 6
-    lower = [*[window(360.0, p99_ms=24.0)] * 2, *[window(280.0, p99_ms=p99_ms)] * 3]
-    found = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower))
-    (doubt,) = found.doubts
-    assert isinstance(doubt, SoakMissed)
-    assert [found.cells[0].rank, found.cells[0].value is not None] == [1 if holds else None, holds]
-    last = [] if holds else [(280.0, p99_ms)]
-    assert [(each.rate, each.objective_ms) for each in doubt.missed] == [(400.0, 25.0), (360.0, 24.0), *last]
-    assert (doubt.held and (doubt.held.rate, doubt.held.objective_ms)) == ((280.0, p99_ms) if holds else None)
-
-
-@pytest.mark.parametrize(("asked", "below"), [(300.0, True), (395.0, False)])
-def test_a_soak_at_a_lower_rate_than_a_cell_is_ranked_with_is_known_by_the_rate_that_was_asked(
-    asked: float, below: bool
-) -> None:
-    soak = [window(405.0, p99_ms=25.0, asked_rate=asked)] * 6
-    record = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(280.0)] * 3)
-    found = judged(record)
-    (doubt,) = found.doubts
-    assert found.cells[0].soak is not None and found.cells[0].soak.rate == asked
-    assert isinstance(doubt, SoakMissed) and doubt.below == (found.cells[0].rate if below else None)
-
-
-def test_a_queue_that_comes_and_goes_is_no_drift() -> None:
-    soak = [window(p50_ms=median_ms) for median_ms in (13.0, 32.6, 9.1, 12.7, 13.3, 13.1)]
-    found = judged(carrying("onnx", [400, 402, 401], soak=soak))
-    assert found.cells[0].soak is not None and found.cells[0].soak.drift is None
-    assert not found.doubts
-
-
-def test_a_soak_of_saturation_has_no_latencies_and_drifts_by_its_rate() -> None:
-    soak = [window(rate, asked_rate=None) for rate in (400.0, 400.0, 400.0, 400.0, 200.0, 200.0)]
-    soaked = judged(carrying("onnx", [400, 402, 401], scenario=Scenario.OFFLINE, soak=soak)).cells[0].soak
-    assert soaked is not None and soaked.p99_ms is None and soaked.drift == pytest.approx(1.0)
-
-
 def test_percentiles_of_a_soak_are_over_all_of_its_requests() -> None:
     soak = [window(latencies_us=[5000] * 985 + [late] * 15) for late in (30_000, 6_000)]
     soaked = judged(carrying("onnx", [400, 402, 401], soak=soak)).cells[0].soak
     assert soaked is not None and soaked.p99_ms == 6.0
-
-
-@pytest.mark.parametrize(("seconds", "requests", "doubted"), [(0.5, 300, True), (2.1, 300, False), (0.5, 1000, False)])
-def test_rates_of_short_windows_with_few_requests_are_doubted(seconds: float, requests: int, doubted: bool) -> None:
-    record = carrying("onnx", [400, 402, 401])
-    assert record.load is not None
-    turns = [
-        turn.model_copy(update={"windows": [window(seconds=seconds, requests=requests)]}) for turn in record.load.turns
-    ]
-    found = judged(record.model_copy(update={"load": record.load.model_copy(update={"turns": turns})}))
-    assert [type(doubt) for doubt in found.doubts] == [ShortWindows] * doubted
-
-
-def test_failed_requests_are_counted_and_named() -> None:
-    soak = [window(failed=3, failure="RuntimeError: no")]
-    (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak)).doubts
-    assert isinstance(doubt, RequestsFailed) and (doubt.failed, doubt.example) == (3, "RuntimeError: no")
-
-
-def test_cells_without_a_value_or_with_wrong_answers_are_not_ranked() -> None:
-    nothing = once(1.0, "eager").model_copy(update={"load": Load(scenario=Scenario.SERVER, reason="too slow")})
-    wrong = carrying("onnx", [900, 901, 902]).model_copy(update={"status": Status.INCORRECT})
-    found = judged(nothing, wrong, carrying("openvino", [400, 402, 401]))
-    assert found.answer.winner == "openvino"
-    assert {cell.label: cell.rank for cell in found.cells} == {"openvino": 1, "eager": None, "onnx": None}
-
-
-def test_a_contest_that_was_not_under_load_has_no_such_judgement() -> None:
-    assert judge_contest([once(1.0, "eager")]).load is None

@@ -1,7 +1,7 @@
 """One fit gives every number of a contest, from samples that are reduced to bursts and processes first."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -18,14 +18,15 @@ from bakeoff.judging.intervals import calls_needed, median_interval, percentile
 from bakeoff.judging.roofline import of as floor_of
 from bakeoff.judging.samples import MAX_TURNS, distributions_of
 from bakeoff.records.schema import Burst, Ceilings, Extent, Interval, MemoryLevel, Placement, Record, Status, Work
-from bakeoff.records.text import spell_ms
+from bakeoff.records.text import counted, spell_ms
 from bakeoff.reports import number_format
 from tests.reports.samples import bursts, cell, constant, failed, lived, ok, over_processes, roofline, steady, under
+from tests.support.golden import same_as_golden
 
 levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
 
 
-def fit_of(cells: dict[str, Sequence[Burst]]) -> Fit:
+def fit_of(cells: Mapping[str, Sequence[Burst]]) -> Fit:
     return fit({label: estimate.series_of(taken) for label, taken in cells.items()})
 
 
@@ -75,17 +76,6 @@ def test_pairing_removes_a_common_drift(drift: list[float]) -> None:
     assert ratio.ci95.low == pytest.approx(2.0, rel=1e-3)
 
 
-def test_without_shared_rounds_the_drift_widens_the_interval() -> None:
-    drift = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
-    fast, slow = constant(drift), constant([2 * value for value in drift], first_round=6)
-    ratio, paired = speedup(fast, slow), speedup(fast, constant([2 * value for value in drift]))
-    assert not ratio.paired
-    assert ratio.value == pytest.approx(2.0, rel=1e-3)
-    assert ratio.ci95 is not None and paired.ci95 is not None
-    assert ratio.ci95.high - ratio.ci95.low > 10 * (paired.ci95.high - paired.ci95.low)
-    assert not speedup(fast, constant(drift, group=1)).paired
-
-
 def test_two_rounds_give_a_ratio_without_an_interval_and_none_an_error() -> None:
     assert speedup(constant([1.0, 1.0]), constant([2.0, 2.0])).ci95 is None
     with pytest.raises(ValueError, match="at least one burst"):
@@ -121,53 +111,6 @@ def test_a_drift_from_process_to_process_divides_out(drift: list[float]) -> None
     assert (ratio.ci95.low, ratio.ci95.high) == (pytest.approx(2.0, rel=1e-3), pytest.approx(2.0, rel=1e-3))
 
 
-def test_rounds_are_paired_within_a_process_only() -> None:
-    """The same (group, round) in different processes were minutes apart."""
-    fast = constant([1.0] * 6, process=0)
-    assert not speedup(fast, constant([2.0] * 6, process=1)).paired
-    assert speedup(fast, constant([2.0] * 6, process=0)).paired
-
-
-def test_processes_that_only_one_side_has_do_not_count() -> None:
-    """The other cell died in its second process, or joined late."""
-    fast, slow = steady([1.0, 1.0, 1.0, 1.0]), steady([2.0, 2.0, 9.0, 2.0])
-    without = [burst for burst in slow if burst.process != 2]
-    ratio = speedup(fast, without)
-    assert (ratio.value, ratio.processes) == (pytest.approx(2.0, rel=1e-3), 3)
-    alone = speedup(fast, [burst for burst in slow if burst.process == 0])
-    assert (alone.value, alone.processes, alone.paired) == (pytest.approx(2.0, rel=1e-3), 1, True)
-    assert alone.ci95 is not None  # of the six rounds
-
-
-def test_cells_of_different_groups_are_compared_through_the_one_that_both_hold() -> None:
-    """The machine was half as fast while the first group was measured: the medians say 1.5, the third cell says 3."""
-    fast, slow = steady([1.0] * 3), steady([1.5] * 3, group=10)
-    baseline = [*steady([4.0] * 3), *steady([2.0] * 3, group=10)]
-    ratio = fit_of({"fast": fast, "slow": slow, "eager": baseline}).ratio("fast", "slow")
-    assert (ratio.value, ratio.paired, ratio.processes) == (pytest.approx(3.0, rel=1e-3), True, 3)
-    apart = speedup(fast, slow)
-    assert (apart.value, apart.paired) == (pytest.approx(1.5, rel=1e-3), False)
-    half_bridged = fit_of({"fast": fast, "slow": slow, "eager": steady([4.0] * 3)}).ratio("fast", "slow")
-    assert not half_bridged.paired
-
-
-def test_a_ratio_through_a_third_cell_has_an_interval_with_a_single_process_too() -> None:
-    wide, narrow = [1.9, 2.0, 2.1, 1.95, 2.05, 2.0], [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
-    fast, slow = constant(narrow), constant([3 * one for one in narrow], group=1)
-    bridges = {"eager": wide, "inductor": [2.0] * 6}
-    found = {
-        label: fit_of({"fast": fast, "slow": slow, label: [*constant(turns), *constant(turns, group=1)]})
-        for label, turns in bridges.items()
-    }
-    loose, tight = (one.ratio("fast", "slow").ci95 for one in found.values())
-    assert loose is not None and tight is not None
-    assert loose.low < tight.low < 3.0 < tight.high < loose.high
-    assert tight.high / tight.low == pytest.approx((1.01 / 0.99) ** 2, rel=1e-3), "the widths of both add up"
-    together = {label: [*constant(turns), *constant(turns, group=1)] for label, turns in bridges.items()}
-    best = fit_of({"fast": fast, "slow": slow, **together}).ratio("fast", "slow").ci95
-    assert best is not None and best.high / best.low == pytest.approx(tight.high / tight.low, rel=1e-3)
-
-
 def test_the_interval_of_a_single_process_holds_the_median_of_its_own_rounds() -> None:
     """The third cell was twice as slow in the second group, which moves the others in the fit."""
     fast, slow = constant([1.0] * 6), constant([1.0] * 6, group=1)
@@ -178,46 +121,65 @@ def test_the_interval_of_a_single_process_holds_the_median_of_its_own_rounds() -
         assert interval.low <= found.latency_ms[label] <= interval.high != interval.low
 
 
-@pytest.mark.parametrize("rounds", [3, 4, 5, 6])
-@pytest.mark.parametrize("are_repeated", [False, True])
-def test_few_rounds_of_one_process_have_an_interval_beside_cells_of_several(rounds: int, are_repeated: bool) -> None:
-    """One round of six that was disturbed leaves five. So a clear loser need not come back for another process."""
-    slow = constant([2.0, 2.04, 1.96, 2.02, 1.98, 2.0][:rounds])
-    others = {label: steady([1.0, 1.001, 0.999] if are_repeated else [1.0]) for label in ("fast", "eager")}
-    interval = fit_of({**others, "slow": slow}).ratio("fast", "slow").ci95
-    if rounds < (4 if are_repeated else 6):
-        assert interval is None
-    else:
-        assert interval is not None and 1.9 < interval.low < 2.0 < interval.high < 2.1
-
-
-def test_processes_measured_one_after_another_are_compared_by_welch() -> None:
-    ratio = speedup(steady([1.0, 1.01, 0.99]), steady([2.0, 2.02, 1.98, 2.0], group=10))
-    assert (ratio.paired, ratio.processes) == (False, 3)
-    assert ratio.value == pytest.approx(2.0, rel=1e-3)
-    assert ratio.ci95 is not None
-    assert 1.9 < ratio.ci95.low < 2.0 < ratio.ci95.high < 2.1
-
-
-def test_a_few_outliers_among_the_rounds_do_not_move_a_process() -> None:
-    slow = constant([2.0, 2.0, 2.0, 50.0, 2.0, 2.0, 90.0])
-    assert speedup(constant([1.0] * 7), slow).value == pytest.approx(2.0, rel=1e-3)
-
-
-def test_disturbed_rounds_are_left_out() -> None:
-    """Seven of twelve bursts took three times as long, and of six of those it is known why."""
-    fast = under(constant([1.0] * 12), wait_share=0.0)
+def ratios() -> dict[str, dict[str, list[Burst]]]:
+    """Return the bursts of a fast and a slow cell, and of others that connect them."""
+    drift = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    doubled, turns = [2 * value for value in drift], [2.0, 2.04, 1.96, 2.02, 1.98, 2.0]
+    narrow = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
+    first, fourth = steady([1.0] * 3), steady([1.0] * 4)
+    lost = [burst for burst in steady([2.0, 2.0, 9.0, 2.0]) if burst.process != 2]
+    apart = {"fast": first, "slow": steady([1.5] * 3, group=10)}
+    joined = {"fast": constant(narrow), "slow": constant([3 * one for one in narrow], group=1)}
+    wide, even = ([*constant(each), *constant(each, group=1)] for each in ([1.9, 2.0, 2.1, 1.95, 2.05, 2.0], [2.0] * 6))
     slow = constant([6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 6.0])
-    assert speedup(fast, under(slow, wait_share=0.0)).value == pytest.approx(6.0, rel=1e-3)
     explained = [*under(slow[:11:2], wait_share=0.5), *under(slow[1:11:2], wait_share=0.0), *slow[11:]]
-    assert speedup(fast, explained).value == pytest.approx(2.0, rel=1e-3)
+    others = {
+        "once": {label: steady([1.0]) for label in ("fast", "eager")},
+        "three times": {label: steady([1.0, 1.001, 0.999]) for label in ("fast", "eager")},
+    }
+    return {
+        "a drift in shared rounds": {"fast": constant(drift), "slow": constant(doubled)},
+        "a drift in rounds of their own": {"fast": constant(drift), "slow": constant(doubled, first_round=6)},
+        "groups of their own": {"fast": constant(drift), "slow": constant(drift, group=1)},
+        "processes of their own": {"fast": constant([1.0] * 6), "slow": constant([2.0] * 6, process=1)},
+        "a process that one has not": {"fast": fourth, "slow": lost},
+        "one process in common": {"fast": fourth, "slow": [burst for burst in lost if burst.process == 0]},
+        "two groups and nothing between, where the first was half as fast": apart,
+        "two groups through eager of both": {**apart, "eager": [*steady([4.0] * 3), *steady([2.0] * 3, group=10)]},
+        "two groups and eager of one": {**apart, "eager": steady([4.0] * 3)},
+        "one process through a cell that varies": joined | {"eager": wide},
+        "one process through a cell that does not": joined | {"eager": even},
+        "one process through both": joined | {"eager": wide, "inductor": even},
+        **{
+            f"{rounds} rounds beside cells that were measured {name}": of_others | {"slow": constant(turns[:rounds])}
+            for name, of_others in others.items()
+            for rounds in (3, 4, 5, 6)
+        },
+        "one after the other": {"fast": steady(narrow[:3]), "slow": steady([2.0, 2.02, 1.98, 2.0], group=10)},
+        "outliers": {"fast": constant([1.0] * 7), "slow": constant([2.0, 2.0, 2.0, 50.0, 2.0, 2.0, 90.0])},
+        "slow rounds": {"fast": under(constant([1.0] * 12), wait_share=0.0), "slow": under(slow, wait_share=0.0)},
+        "slow rounds that were disturbed": {"fast": under(constant([1.0] * 12), wait_share=0.0), "slow": explained},
+        **{
+            f"{robbed} of 12 rounds disturbed": {
+                "fast": constant([1.0] * 12),
+                "slow": [
+                    *under(constant([2.0] * robbed), steal_share=0.3),
+                    *under(constant([3.0] * (12 - robbed), first_round=robbed), steal_share=0.0),
+                ],
+            }
+            for robbed in (6, 7)
+        },
+    }
 
 
-@pytest.mark.parametrize(("robbed", "value"), [(6, 3.0), (7, 2.0)])
-def test_where_most_rounds_were_disturbed_all_are_used(robbed: int, value: float) -> None:
-    disturbed = under(constant([2.0] * robbed), steal_share=0.3)
-    calm = under(constant([3.0] * (12 - robbed), first_round=robbed), steal_share=0.0)
-    assert speedup(constant([1.0] * 12), [*disturbed, *calm]).value == pytest.approx(value, rel=1e-3)
+def test_ratios_are_estimated_as_before() -> None:
+    lines = []
+    for name, cells in ratios().items():
+        ratio = fit_of(cells).ratio("fast", "slow")
+        ends = f" [{ratio.ci95.low:.4g}, {ratio.ci95.high:.4g}]" if ratio.ci95 else ""
+        paired = "in shared rounds" if ratio.paired else "unpaired"
+        lines.append(f"{name}: {ratio.value:.4g}{ends} {paired} of {counted(ratio.processes, 'process')}")
+    same_as_golden("ratios.txt", "\n".join(lines))
 
 
 def test_the_summary_of_several_processes_is_over_processes() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import Outcome, compare
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
@@ -16,9 +15,6 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.reports import headline, precisions, traits
-from bakeoff.reports.charts.chart import Dots, Line
-from bakeoff.reports.charts.palette import Palette
-from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.json_answer import answer_of
 from tests.judging.test_costs import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
@@ -48,92 +44,6 @@ def records() -> list[Record]:
 
 def judged(require: str = "", made: list[Record] | None = None) -> ContestJudgement:
     return judge_contest(made or records(), Requirements.parse(require))
-
-
-def test_without_a_requirement_the_rounding_of_float32_decides() -> None:
-    contest = judged()
-    assert (contest.fastest.winner, contest.fastest.certainty, contest.baseline) == (
-        "onnx fp32",
-        Certainty.SURE,
-        "eager fp32",
-    )
-    assert [row.label for row in contest.ranked] == ["onnx fp32", "eager fp32"]
-    beyond = [row.label for row in contest.cells if row.beyond]
-    assert beyond == ["onnx int8", "eager bf16", "eager int8"]  # the fastest first
-    assert all(row.speedup for row in contest.cells if row.beyond)
-    assert ", within fp32's rounding, sure winner" in headline.line(contest)
-
-
-@pytest.mark.parametrize(
-    ("limit", "winner"), [("5e-2", "onnx int8"), ("1e-2", "eager bf16"), ("1e-6", "onnx fp32"), ("0", None)]
-)
-def test_the_fastest_that_keeps_a_required_error_wins(limit: str, winner: str | None) -> None:
-    contest = judged(f"relative_rmse<{limit}")
-    assert contest.fastest.winner == winner
-    assert not any(row.beyond for row in contest.cells) and "rounding" not in headline.line(contest)
-
-
-def test_a_single_cell_within_the_tolerance_is_told_as_such() -> None:
-    """The others were measured, too, and were not left out."""
-    made = [each for each in records() if each.cell.label != "onnx fp32"]
-    assert headline.line(judged(made=made)).endswith(" ms, only eager fp32 is within fp32's rounding")
-
-
-def test_a_requirement_of_another_kind_leaves_the_tolerance() -> None:
-    assert judged("median_ms<3").fastest.winner == "onnx fp32"
-    assert [row.label for row in judged("median_ms<3").ranked] == ["onnx fp32"]
-
-
-def test_weights_that_change_nothing_are_within_the_tolerance() -> None:
-    """A layer that no precision rounds leaves errors of float32, and such a build may win."""
-    made = [*records(), record("openvino", "int8", 0.9, error=2e-7)]
-    assert judged(made=made).fastest.winner == "openvino int8"
-
-
-def test_what_was_not_compared_is_not_within_the_tolerance() -> None:
-    unchecked = accuracy(0.0).model_copy(update={"unchecked": "random"})
-    made = [*records(), record("openvino", "int8", 0.9).model_copy(update={"accuracy": unchecked})]
-    assert judged(made=made).fastest.winner == "onnx fp32"
-
-
-def test_an_error_is_relative_to_the_size_of_its_own_output() -> None:
-    """Eager's error in pixels of a box is larger than any error of a score."""
-    boxes = {"eager_rmse": 1e-2, "eager_relative_rmse": 1e-7}
-    made = [
-        each.model_copy(update={"accuracy": each.accuracy.model_copy(update=boxes)}) if each.accuracy else each
-        for each in records()
-    ]
-    contest = judged(made=made)
-    assert contest.fastest.winner == "onnx fp32" and contest.tolerance
-    assert contest.tolerance.relative_rmse == 1.9e-6  # four times eager's error is less than that
-    wide = [
-        each.model_copy(update={"accuracy": each.accuracy.model_copy(update={"eager_relative_rmse": 2e-3})})
-        if each.accuracy
-        else each
-        for each in records()
-    ]
-    assert (
-        judged(made=wide).fastest.winner == "eager bf16"
-    )  # whose error of 5e-3 is below four times eager's in float32
-
-
-def test_a_step_whose_type_does_not_hold_its_changes_is_not_within_float32s_tolerance() -> None:
-    """A weight near 1 does not move in bfloat16. Such changes are left out of the error."""
-    made = [*records(), record("inductor", "bf16", 0.9, error=1e-7)]
-    unheld = made[-1].accuracy
-    assert unheld and judged(made=made).fastest.winner == "inductor bf16"
-    made[-1] = made[-1].model_copy(update={"accuracy": unheld.model_copy(update={"changes": 4, "changes_unheld": 1})})
-    assert judged(made=made).fastest.winner == "onnx fp32"
-
-
-def test_where_float32_fails_the_next_precision_is_the_measure() -> None:
-    made = [
-        failed(each.cell, Status.OOM, "no memory") if each.cell.precision is Precision.FP32 else each
-        for each in records()
-    ]
-    contest = judged(made=made)
-    assert (contest.baseline, contest.fastest.winner) == ("eager bf16", "eager bf16")
-    assert contest.tolerance and contest.tolerance.precision is Precision.BF16
 
 
 def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output() -> None:
@@ -252,62 +162,6 @@ WRONG = {"fp32": 0, "bf16": 0, "int8": 16}
 
 def evaluated() -> list[Record]:
     return [with_metric(each, WRONG[each.cell.precision]) if each.latency else each for each in records()]
-
-
-@pytest.mark.parametrize(
-    ("require", "winner", "certainty"),
-    [
-        ("top1>-5%", "onnx int8", Certainty.SURE),
-        ("top1>-1%", "eager bf16", Certainty.SURE),
-        ("top1>=0%", "eager bf16", Certainty.DOUBTED),
-    ],
-)
-def test_the_fastest_that_keeps_the_metric_wins(require: str, winner: str, certainty: Certainty) -> None:
-    contest = judged(require, evaluated())
-    assert (contest.fastest.winner, contest.tolerance, contest.fastest.certainty) == (winner, None, certainty)
-    assert {row.label for row in contest.cells if row.unmet} == (
-        set() if require == "top1>-5%" else {"onnx int8", "eager int8"}
-    )
-
-
-def test_a_metric_that_nobody_requires_leaves_the_tolerance() -> None:
-    assert judged(made=evaluated()).fastest.winner == "onnx fp32"
-
-
-def test_the_figure_is_of_the_metric_where_there_is_one() -> None:
-    contest = judged("top1>-5%", evaluated())
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and (chart.x.title, chart.x.is_log) == ("top1", False)
-    front = chart.marks[0].shapes[0]
-    assert isinstance(front, Line)
-    assert front.xs[0] == 1.0 and min(front.xs) == front.xs[-1] < 0.98  # from the best metric to the worst
-    assert front.ys[0] == pytest.approx(1.5, rel=0.05) and front.ys[-1] == pytest.approx(1.0, rel=0.05)
-
-
-def test_the_figure_shows_what_speed_costs_in_error() -> None:
-    contest = judged()
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None
-    assert chart.finding.startswith("onnx int8, then eager bf16, then onnx fp32")
-    filled = {mark.tip.partition(":")[0]: shape.is_filled for mark in chart.marks for shape in mark.shapes
-              if isinstance(shape, Dots)}  # fmt: skip
-    assert filled == {label: label.endswith("fp32") for label in filled} and len(filled) == 5
-
-
-def test_the_figure_shows_what_was_asked_under_load_and_of_generations() -> None:
-    contest = under_load("top1>-5%")
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and (chart.x.title, chart.y.title) == ("top1", "requests/s under load")
-    front = chart.marks[0].shapes[0]
-    assert isinstance(front, Line) and len(chart.marks) == 6
-    assert front.ys[0] == pytest.approx(410, rel=0.05) and max(front.ys) == front.ys[-1] == pytest.approx(900, rel=0.05)
-    assert chart.finding == "onnx int8, then onnx fp32, then eager bf16: the best of each precision"
-    contest = generating({"fp32": 4, "bf16": 3, "int8": 1})
-    chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
-    assert chart is not None and chart.y.title == "a whole generation (ms)"
-    assert contest.generation is not None
-    heights = {shape.ys[0] for mark in chart.marks for shape in mark.shapes if isinstance(shape, Dots)}
-    assert heights == {cell.total_ms for cell in contest.generation.cells}
 
 
 @pytest.mark.parametrize("joint_first", [True, False])

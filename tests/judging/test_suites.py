@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_w
 from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import AroundCall, Generated, Range, Record, Status
-from bakeoff.reports import end_to_end, generation, headline, suite_report
+from bakeoff.reports import end_to_end, generation, headline, sentences, suite_report
 from bakeoff.reports.json_answer import _answer
 from bakeoff.reports.run_report import to_markdown, to_short_markdown
 from bakeoff.reports.sentences import sweep_finding, sweep_title
@@ -29,7 +30,6 @@ from tests.reports.samples import (
     constant,
     conv_on_cpu,
     failed,
-    judged,
     lived,
     ok,
     once,
@@ -77,11 +77,6 @@ FIVE: list[Planted] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def five() -> Suite:
-    return suite_of(FIVE)
-
-
 def test_fewer_models_and_models_apart_in_device_or_precision_are_no_suite() -> None:
     few = records_of(FIVE[: MIN_MODELS - 1])
     assert judge(report(few)).suites == ()
@@ -94,130 +89,90 @@ def test_sizes_of_one_model_are_contests_of_that_model_and_no_models_of_their_ow
     assert judge(report(sizes)).suites == ()
 
 
-def test_means_are_over_what_every_ranked_backend_passed(five: Suite) -> None:
-    assert [contest.cell.model for contest in five.common] == ["net0", "net3", "net4"]
-    onnx, openvino = row(five, "onnx").means, row(five, "openvino").means
-    assert onnx.speedup == pytest.approx((2 * 0.5 * 4) ** (1 / 3), rel=0.01)
-    assert openvino.speedup == pytest.approx((4 * 2 * 4) ** (1 / 3), rel=0.01)
-    assert (onnx.lowest, onnx.highest) == (pytest.approx(0.5, rel=0.01), pytest.approx(4, rel=0.01))
-    assert five.labels[0] == "openvino" and five.lead and five.lead.processes == 3
-
-
-def test_a_contest_on_a_machine_too_busy_for_a_speed_up_is_in_no_mean() -> None:
-    """It was: a mean over 2 models was said to be over 11, and the order by latency contradicted it."""
-    made = [
-        each.model_copy(update={"bursts": under(each.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0)})
-        if each.cell.model in ("net0", "net1")
-        else each
-        for each in records_of([{"eager": 40.0, "onnx": 1.0}] * 2 + [{"eager": 2.0, "onnx": 4.0}] * 3)
+def in_short(found: Suite) -> str:
+    """Return the finding, the contests that are averaged and the lead, then for each backend what it passed, what it
+    leads in and its means, and what failed."""
+    lead = f", the best mean {sentences.ratio(found.lead)} the next one" if found.lead else ""
+    rows = [
+        f"{row.label} passed {row.passed} of {row.asked}"
+        + (f", {row.cannot_run} cannot run" if row.cannot_run else "")
+        + (f", {row.not_reached} not reached" if row.not_reached else "")
+        + f", won {row.wins} of {row.profile.contests}{', may lead' if row.may_lead else ''}"
+        + (f", {', '.join(_mean(*each) for each in asdict(row.means).items())}" if row.means else "")
+        for row in found.rows
     ]
-    (found,) = judge(report(made)).suites
-    assert ([contest.cell.model for contest in found.common], found.busy) == (["net2", "net3", "net4"], 2)
-    assert found.labels[0] == "eager" and row(found, "onnx").means.speedup == pytest.approx(0.5, rel=0.01)
-    assert "over the 3 models that every ranked backend passed with a known speed-up" in suite_report.finding(found)
-    assert any("In 2 further contests the machine was too busy" in note for note in suite_report.notes(found))
-
-
-def test_a_backend_counts_what_it_was_asked_and_passed(five: Suite) -> None:
-    assert {row.label: (row.passed, row.asked) for row in five.rows} == {
-        "eager": (5, 5), "onnx": (4, 5), "openvino": (4, 5)
-    }  # fmt: skip
-
-
-def test_what_cannot_run_here_or_was_not_reached_is_not_asked_but_what_is_unsupported_is() -> None:
-    endings = [Status.UNAVAILABLE, Status.NOT_REACHED, Status.UNSUPPORTED, Status.OOM]
-    found = suite_of([*({"eager": 1.0, "onnx": ending} for ending in endings), {"eager": 1.0, "onnx": 0.5}])
-    onnx = row(found, "onnx")
-    assert (onnx.passed, onnx.asked, onnx.cannot_run, onnx.not_reached) == (1, 3, 1, 1)
-
-
-def test_what_was_never_tried_has_no_row() -> None:
-    found = suite_of([{"eager": 1.0, "tensorrt": Status.UNAVAILABLE, "onnx": Status.OOM}] * 4)
-    assert sorted(found.labels) == ["eager", "onnx"]
-    assert row(found, "onnx").means is None and row(found, "onnx").profile.share(1e9) == 0
-
-
-def test_a_backend_that_passed_too_little_takes_nobodys_models_away() -> None:
-    rare: list[Planted] = [{"eager": 2.0, "onnx": 1.0, "openvino": 0.1 if n == 0 else Status.ERROR} for n in range(5)]
-    found = suite_of(rare)
-    assert len(found.common) == 5
-    assert row(found, "openvino").means is None and found.labels[-1] == "openvino"
-
-
-def test_wrong_outputs_are_not_passed() -> None:
-    models = records_of([{"eager": 2.0, "onnx": 1.0}] * 4)
-    wrong = [each.model_copy(update={"status": Status.INCORRECT}) if each.cell.backend == "onnx" else each
-             for each in models]  # fmt: skip
-    (found,) = judge(report(wrong)).suites
-    assert (row(found, "onnx").passed, row(found, "onnx").asked) == (0, 4)
-
-
-def test_requirements_decide_what_is_passed() -> None:
-    made = report(records_of([{"eager": 2.0, "onnx": 1.0}] * 4), request={"require": "median_ms<1.5"})
-    (found,) = judge(made).suites
-    assert (row(found, "eager").passed, row(found, "onnx").passed) == (0, 4)
-    (failures,) = found.failures
-    assert failures.cell.unmet
-
-
-def test_memory_is_over_the_baselines_and_build_time_is_the_median() -> None:
-    made = [
-        each.model_copy(update={"memory": each.memory.model_copy(update={"peak_resident_bytes": 300 * MIB})})
-        if each.cell.backend == "onnx" and each.memory
-        else each
-        for each in records_of([{"eager": 2.0, "onnx": 1.0}] * 4)
+    failures = [
+        f"failed alike: {', '.join(each.labels)} on {len(each.contests)}{', with other details' if each.differ else ''}"
+        for each in found.failures
     ]
-    (found,) = judge(report(made)).suites
-    assert row(found, "onnx").means.memory == pytest.approx(1 / 3)
-    assert row(found, "eager").means.memory == 1
-    built = judged(suite(5)).suites[0]
-    assert row(built, "onnx").means.build_s == pytest.approx(7.0)
+    averaged = f"{len(found.common)} of {len(found.contests)} averaged, {found.busy} too busy{lead}"
+    return "; ".join([f"{suite_report.finding(found)}: {averaged}", *rows, *failures])
 
 
-def test_failures_of_one_sort_are_one_group_over_models_and_backends() -> None:
-    def ended(label: str, number: int, operator: str, text: str) -> Record:
-        failure = Failure(kind="ValueError", operator=operator, place=f"net{number}.py, line {number}", text=text)
-        lost = failed(cell(label, model=f"net{number}"), Status.ERROR, failure.sentence)
-        return lost.model_copy(update={"failure": failure})
+def _mean(name: str, value: float | None) -> str:
+    return f"{name} {'-' if value is None else f'{value:.3g}'}"
 
+
+def ended(label: str, number: int, operator: str, text: str) -> Record:
+    failure = Failure(kind="ValueError", operator=operator, place=f"net{number}.py, line {number}", text=text)
+    return failed(cell(label, model=f"net{number}"), Status.ERROR, failure.sentence, failure=failure)
+
+
+def test_suites_are_judged_as_before() -> None:
+    untried = [Status.UNAVAILABLE, Status.NOT_REACHED, Status.UNSUPPORTED, Status.OOM]
+    pair = records_of([{"eager": 2.0, "onnx": 1.0}] * 4)
+    wrong = [one.model_copy(update={"status": Status.INCORRECT}) if one.cell.backend == "onnx" else one for one in pair]
+    small = [
+        one.model_copy(update={"memory": one.memory.model_copy(update={"peak_resident_bytes": 300 * MIB})})
+        if one.cell.backend == "onnx" and one.memory
+        else one
+        for one in pair
+    ]
     alike = [
         ended(label, n, "aten.mm", f"shape [{n}, 3] of 'x{n}'") for n in range(4) for label in ("onnx", "openvino")
     ]
-    sound = records_of([{"eager": 1.0}] * 4)
-    other = ended("inductor", 0, "aten.sort", "shape [0, 3] of 'x0'")
-    found = judge(report([*sound, *alike, other])).suites[0].failures
-    assert [(each.labels, len(each.contests)) for each in found] == [(("onnx", "openvino"), 4), (("inductor",), 1)]
-    assert [each.differ for each in found] == [True, False]
-
-
-def test_failures_of_reports_before_schema_3_are_one_group_where_their_reasons_are_equal() -> None:
-    lost = [failed(cell("onnx", model=f"net{n}"), Status.ERROR, "no memory" if n else "no disk") for n in range(4)]
-    found = judge(report([*records_of([{"eager": 1.0}] * 4), *lost])).suites[0].failures
-    assert [len(each.contests) for each in found] == [3, 1]
-
-
-def test_wins_need_a_winner_that_is_sure_over_all_contests_together() -> None:
-    quiet = suite_of([{"eager": 2.0, "onnx": 1.0}] * 4)
-    assert {row.label: row.wins for row in quiet.rows} == {"onnx": 4, "eager": 0} and quiet.wins == 4
-    loud = suite_of([{"eager": 1.3, "onnx": 1.0}] * 4, spread=0.05)
-    assert loud.wins == 0
+    eager, other = records_of([{"eager": 1.0}] * 4), ended("inductor", 0, "aten.sort", "shape [0, 3] of 'x0'")
+    old = [failed(cell("onnx", model=f"net{n}"), Status.ERROR, "no memory" if n else "no disk") for n in range(4)]
+    cases = {
+        "failures and a slow one": records_of(FIVE),
+        "cells that were not tried": records_of(
+            [*({"eager": 1.0, "onnx": ending} for ending in untried), {"eager": 1.0, "onnx": 0.5}]
+        ),
+        "a backend that cannot run": records_of(
+            [{"eager": 1.0, "tensorrt": Status.UNAVAILABLE, "onnx": Status.OOM}] * 4
+        ),
+        "a backend that passed too little": records_of(
+            [{"eager": 2.0, "onnx": 1.0, "openvino": 0.1 if n == 0 else Status.ERROR} for n in range(5)]
+        ),
+        "a machine too busy for two speed-ups": [
+            one.model_copy(update={"bursts": under(one.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0)})
+            if one.cell.model in ("net0", "net1")
+            else one
+            for one in records_of([{"eager": 40.0, "onnx": 1.0}] * 2 + [{"eager": 2.0, "onnx": 4.0}] * 3)
+        ],
+        "wrong outputs": wrong,
+        "less memory": small,
+        "builds": suite(5),
+        "failures of one sort": [*eager, *alike, other],
+        "failures of reports before schema 3": [*eager, *old],
+        "sure wins": pair,
+        "wins that are not sure": records_of([{"eager": 1.3, "onnx": 1.0}] * 4, spread=0.05),
+        "a lead that changes": records_of(
+            [{"eager": 4.0, "onnx": 1.0 + n % 2, "openvino": 2.0 - n % 2} for n in range(4)]
+        ),
+        "a lead on all models": records_of([{"eager": 4.0, "onnx": 1.0, "openvino": 2.0}] * 4),
+        "a contest that a killed run left half done": records_of(
+            [*[{"eager": 2.0, "onnx": 1.0}] * 4, {"onnx": Status.ERROR}]
+        ),
+    }
+    found = {name: judge(report(records)).suites for name, records in cases.items()}
+    found["a requirement"] = judge(report(pair, request={"require": "median_ms<1.5"})).suites
+    lines = [f"{name}: {in_short(one)}" for name, suites in found.items() for one in suites]
+    same_as_golden("suites.txt", "\n".join(lines))
 
 
 def leaders_of(suite: Suite) -> list[str]:
     return [row.label for row in suite.rows if row.may_lead]
-
-
-def test_backends_that_cannot_be_told_apart_both_lead() -> None:
-    up_and_down: list[Planted] = [{"eager": 4.0, "onnx": 1.0 + n % 2, "openvino": 2.0 - n % 2} for n in range(4)]
-    assert sorted(leaders_of(suite_of(up_and_down))) == ["onnx", "openvino"]
-    assert leaders_of(suite_of([{"eager": 4.0, "onnx": 1.0, "openvino": 2.0}] * 4)) == ["onnx"]
-
-
-def test_a_contest_that_a_killed_run_left_half_done_is_not_part_of_the_profile() -> None:
-    half: list[Planted] = [*[{"eager": 2.0, "onnx": 1.0}] * 4, {"onnx": Status.ERROR}]
-    found = suite_of(half)
-    assert row(found, "onnx").profile.contests == 4
-    assert (row(found, "onnx").passed, row(found, "onnx").asked) == (4, 5)
 
 
 def test_the_order_of_contests_changes_nothing_but_their_order() -> None:
@@ -395,15 +350,6 @@ def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> N
     assert eager.pays_after_tokens is None
 
 
-def test_only_what_is_ranked_in_both_contests_is_judged() -> None:
-    wrong = failed(part("decode", 1.0, "onnx").cell, Status.INCORRECT, "output 0: wrong")
-    records = [*both(100.0, 10.0, "eager"), part("prefill", 50.0, "onnx"), wrong]
-    found = judged_generation(*records).contests[1].generation
-    assert found is not None
-    assert [one.label for one in found.cells] == ["eager"]
-    assert judged_generation(part("decode", 1.0, "eager")).contests[0].generation is None
-
-
 def test_generations_are_told_as_before() -> None:
     """Eager that does not repeat its own tokens is not compared with itself by name."""
     agreed = {"tokens": 10, "usual_margin": 0.5, "agreed": 4, "margin": 0.01}
@@ -447,20 +393,6 @@ def judged_requests(*records: Record) -> EndToEnd:
     found = judge_contest(records).end_to_end
     assert found is not None
     return found
-
-
-def test_a_model_four_times_faster_behind_slow_stages_is_a_tie_and_says_where_the_time_is() -> None:
-    records = [staged(lived(0.1, "onnx"), before=20.0), staged(lived(0.4, "eager"), before=20.0)]
-    found = judged_requests(*records)
-    assert judge_contest(records).fastest.winner == "onnx"
-    assert found.answer.certainty is Certainty.TIE
-    assert found.answer.tied == ("onnx", "eager")
-    assert [(row.label, row.rank) for row in found.answer.rows] == [("onnx", 1), ("eager", 1)]
-    assert found.longest.name == "before()"
-    assert found.longest.share == pytest.approx(0.995, abs=0.001)
-    told = headline.line(judge_contest(records))
-    whole = "whole requests: onnx or eager, 20.11 ms (100 % of it before()), tie"
-    assert told == f"onnx, 0.1000 ms, 4.00x eager, sure winner; {whole}"
 
 
 def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:

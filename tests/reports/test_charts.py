@@ -17,15 +17,19 @@ from pydantic import ValidationError
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.judgement import contests_of, judge, judge_together
+from bakeoff.judging.judgement import Judgement, contests_of, judge, judge_together
 from bakeoff.records import report_file
 from bakeoff.records.schema import Interval, Record, Report, Status
 from bakeoff.reports import charts, findings
 from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, speed
-from bakeoff.reports.charts.chart import Axis, Dots, Hill, Line, Mark, Text, Tile
+from bakeoff.reports.charts.chart import Axis, Dots, Hill, Line, Lost, Mark, Text, Tile
 from bakeoff.reports.charts.paint import save_png, save_svg
 from bakeoff.reports.charts.palette import BLACK, DARK_GROUND, WHITE, Look, luminance, parse_hex, ramp, readable
+from bakeoff.reports.charts.precisions import speed_over_error
+from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
 from bakeoff.reports.run_report import to_cell
+from tests.judging import test_precisions as precisions
+from tests.reports import test_columns, test_suite_report
 from tests.reports.samples import (
     LAYOUTS,
     bursts,
@@ -33,6 +37,7 @@ from tests.reports.samples import (
     conv_on_cpu,
     failed,
     hostile_on_cpu,
+    judged,
     lived,
     mlp_on_cuda,
     ok,
@@ -43,6 +48,7 @@ from tests.reports.samples import (
     suite,
     sweep,
 )
+from tests.support.golden import same_as_golden
 
 PAIR = [ok(cell(), over_processes(2.0)), ok(cell("onnx"), over_processes(1.0), build_s=1.0)]
 TORCHSCRIPT = ok(cell("torchscript"), over_processes(1.0), build_s=1.0)
@@ -66,6 +72,88 @@ def described(records: Sequence[Record], name: str) -> tuple[Chart, Palette]:
 def seen(chart: Chart, palette: Palette) -> list[str]:
     """What is written in a chart on the page."""
     return ["".join(node.itertext()) for node in ElementTree.fromstring(charts.svg(chart, palette)).iter("text")]
+
+
+def all_charts(judgement: Judgement) -> list[Chart]:
+    """Return the charts of a single contest, or of suites and sweeps, and those of what compiling is worth."""
+    made, contests = judgement.report, judgement.contests
+    palette = Palette(found.record for contest in contests for found in contest.cells)
+    return [
+        *(charts.of_contest(contests[0], palette, made) if len(contests) == 1 else []),
+        *(chart for found in judgement.suites for chart in charts.of_suite(found, palette, made)),
+        *(chart for swept in judgement.sweeps for chart in charts.of_sweep(swept, palette, made)),
+        *compiled_attention(contests),
+        *compiled_language_models(contests),
+    ]
+
+
+def in_short(chart: Chart) -> str:
+    """Return what a chart says and shows: its title and axes, its legend, texts inside of it, and the tips of marks. A
+    mark with hollow dots has an `o` before its tip, and one with a cross an `x`."""
+    shapes = [shape for mark in chart.marks for shape in mark.shapes]
+    axes = {"x": chart.x, "y": chart.y}
+    parts = [
+        f"{chart.name}: {chart.finding} ({chart.subject})",
+        *(f"{name} {axis.title} {axis.low:.3g} to {axis.high:.3g}{' log' * axis.is_log}"
+          for name, axis in axes.items() if axis),
+        *(f"number {text}" for _, text in chart.x.numbers),
+        f"rows {', '.join(chart.rows)}" if chart.rows else "",
+        f"legend {', '.join(label for label, _ in chart.legend)}" if chart.legend else "",
+        chart.foot_note,
+        f"texts {', '.join(shape.text for shape in shapes if isinstance(shape, Text | Tile))}",
+        *(_kind(mark) + mark.tip + _points(mark) for mark in chart.marks if mark.tip),
+    ]  # fmt: skip
+    return "; ".join(filter(None, parts))
+
+
+def _points(mark: Mark) -> str:
+    """Return the places of a line with dots, which has the name of a configuration as its tip."""
+    dots = [shape for shape in mark.shapes if isinstance(shape, Dots) and len(shape.xs) > 1]
+    return "".join(f" {x:.4g}: {y:.3g}" for each in dots for x, y in zip(each.xs, each.ys, strict=True))
+
+
+def _kind(mark: Mark) -> str:
+    is_hollow = any(isinstance(shape, Dots | Hill) and not shape.is_filled for shape in mark.shapes)
+    return "x " if any(isinstance(shape, Lost) for shape in mark.shapes) else "o " if is_hollow else ""
+
+
+def test_charts_show_as_before() -> None:
+    """What is in several panels is named by what differs, and a headline counts contests with a sure winner alone."""
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU", asked_by_name=True)
+    crashed = failed(cell("iree"), Status.CRASH, "signal 11")
+    three = [
+        ok(cell("eager"), over_processes(2.0)),
+        ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0),
+        ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
+    ]
+    wider = [test_columns.attention(name, n, 3.0, width=64) for n in (256, 16384) for name in ("eager", "inductor")]
+    noisy = (1.0, 1.04, 0.96)
+    cases = {
+        "conv": judged(conv_on_cpu()),
+        "strict": judged(strictly_on_cpu()),
+        "three": judged([*three, absent, crashed]),
+        "a suite": judged(suite(5), complete=False),
+        "a sweep": judge(sweep(contests=3, backends=5)),
+        "one build for sizes": judged(test_suite_report.records()),
+        "load": judged(test_suite_report.loaded_records()),
+        "attention": judged([*test_columns.SWEPT, *wider]),
+        "attention in two precisions": judged(test_columns.in_two_precisions()),
+        "language models": judged(test_columns.MODELS),
+    }
+    lines = [f"{name}, {in_short(chart)}" for name, found in cases.items() for chart in all_charts(found)]
+    across = {
+        "precisions": precisions.judged(),
+        "precisions under load, by a metric": precisions.under_load("top1>-5%"),
+        "precisions of generations": precisions.generating({"fp32": 4, "bf16": 3, "int8": 1}),
+    }
+    for name, contest in across.items():
+        chart = speed_over_error(contest, Palette(row.record for row in contest.cells))
+        lines += [f"{name}, {in_short(chart)}"] if chart else []
+    alone = [ok(each, bursts(1.0)) for each in (cell(precision="fp32"), cell(precision="bf16"), cell(model="mlp"))]
+    lines += [f"panel: {text}" for text in findings.subjects(judged(alone).contests).values()]
+    undecided = judged([lived(1.0, "onnx", noisy), lived(1.03, "eager", noisy[::-1])]).contests
+    lines += [f"undecided {name}: {text}" for name, text in findings.headlines(undecided, []).items()]
+    same_as_golden("charts.txt", "\n".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -108,21 +196,6 @@ def test_files_are_the_same_each_time_and_no_setting_of_matplotlib_changes(tmp_p
     assert matplotlib.rcParams.copy() == before
 
 
-def test_a_sweep_becomes_lines_over_its_sizes_with_a_cross_where_a_cell_failed() -> None:
-    made = sweep(contests=8, backends=5)
-    (swept,) = judge(made).sweeps
-    palette = Palette(made.records)
-    over_latency, over_speedup = charts.of_sweep(swept, palette, made)
-    assert (over_latency.x.title, over_latency.subject) == (
-        "batch",
-        "transformer (sequence 128) on cpu, fp32, over batch",
-    )
-    assert over_latency.finding.startswith(("fastest: ", "fastest at every batch: "))
-    assert {"failed", "inductor/max-autotune"} <= dict(over_latency.legend).keys()
-    assert {"median latency (ms)", "batch", "128"} <= set(seen(over_latency, palette))
-    assert "speed-up over eager (x)" in seen(over_speedup, palette)
-
-
 def test_what_is_in_several_reports_names_its_run() -> None:
     conv, mlp = conv_on_cpu()[:2], mlp_on_cuda()[:2]
     both = judge_together([report(conv, run_id="before"), report([*conv, *mlp], run_id="after")])
@@ -140,22 +213,6 @@ def test_an_svg_keeps_its_text_and_says_what_is_seen(drawn: dict[str, Path]) -> 
     assert "median latency (ms)" in texts(drawn["pareto.svg"])
 
 
-def test_a_failed_cell_is_a_mark_and_not_a_gap(drawn: dict[str, Path]) -> None:
-    for name in ("latency", "speedup", "samples"):
-        found = texts(drawn[f"{name}.svg"])
-        assert {"\u00d7 crash in load", "\u00d7 oom in compile", "\u00d7 unavailable"} <= set(found), name
-    assert "\u00d7 incorrect" in texts(drawn["speedup.svg"])
-    assert any(text.endswith("incorrect") and text[0].isdigit() for text in texts(drawn["latency.svg"]))
-    assert any("torchscript crash" in text for text in texts(drawn["pareto.svg"]))
-    assert any("3.9" in text and "crash in load" in text for text in texts(drawn["phases.svg"]))
-
-
-def test_what_strict_failed_is_labelled_as_that() -> None:
-    found = seen(*described(strictly_on_cpu(), "latency"))
-    assert sum(text.endswith(" fallback") and text[0].isdigit() for text in found) == 2
-    assert not any("incorrect" in text for text in found)
-
-
 def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
     assert draw(report([]), tmp_path) == {}
     assert draw(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path) == {}
@@ -164,19 +221,6 @@ def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
     names = {chart.name for chart in charts.of_contest(contest, Palette(found.record for found in contest.cells), made)}
     # nothing to be faster than, and too few cells for a front
     assert names == (NAMES | {"drift"}) - {"speedup", "pareto"}
-
-
-def test_the_costs_are_drawn_from_a_cold_start_with_their_crossings() -> None:
-    records = [
-        ok(cell("eager"), over_processes(2.0)),
-        ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0),
-        ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
-    ]
-    cold = seen(*described(records, "costs"))
-    assert {"total time / eager's", "calls"} <= set(cold)
-    assert any(re.fullmatch(r"2,0\d\d|1,9\d\d", text) for text in cold)  # 2 s against 1 ms a call
-    assert described(records, "costs")[0].finding.startswith("eager costs least up to call ")
-    assert any(re.fullmatch(r"[\d,]+\?", text) for text in cold)  # openvino may be no faster than onnx
 
 
 def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:
@@ -244,17 +288,6 @@ def test_an_interval_that_begins_below_the_axis_is_cut_off_there() -> None:
         spans = [shape.xs for mark in chart.marks for shape in mark.shapes if isinstance(shape, Line)]
         assert all(chart.x.low <= x for xs in spans for x in xs)
         assert chart.x.low == pytest.approx(max(0.27 if low_ms > 0.1 else 0, 0.14) / 1.3, rel=0.05)
-
-
-def test_two_backends_have_no_front_and_what_is_absent_stands_below_no_chart() -> None:
-    made = report(PAIR)
-    (contest,) = contests_of(made)
-    drawn_of = charts.of_contest(contest, Palette(PAIR), made)
-    assert "pareto" not in {chart.name for chart in drawn_of}
-    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU", asked_by_name=True)
-    crashed = failed(cell("iree"), Status.CRASH, "signal 11")
-    chart, _ = described([*PAIR, ok(cell("openvino"), over_processes(1.5)), absent, crashed], "pareto")
-    assert chart.foot_note == "\u00d7 iree crash"
 
 
 def test_outputs_of_a_notebook_keep_their_own_colours_and_say_what_their_figure_shows() -> None:
@@ -502,53 +535,4 @@ def test_a_floor_that_a_cell_is_faster_than_is_not_drawn(everything: list[Drawn]
         title = drawn.charts["roofline"].finding
         best = drawn.contest.best
         share = best.record.roofline.share if best and best.record.roofline else None
-        assert (drawn.contest.fastest.winner or "the lowest latency") in title or not share
-
-
-def test_titles_of_panels_in_one_file_show_what_differs() -> None:
-    precisions = [ok(cell(precision=name), over_processes(1.0)) for name in ("fp32", "bf16")]
-    contests = judge(report([*precisions, ok(cell(model="mlp"), over_processes(1.0))])).contests
-    assert [text.partition(":")[0] for text in findings.subjects(contests).values()] == [
-        "fp32",
-        "bf16",
-        "mlp on cpu, fp32",
-    ]
-
-
-def test_a_sweep_has_another_title_over_its_latencies_than_over_its_speedups() -> None:
-    made = sweep(contests=3, backends=3)
-    (swept,) = judge(made).sweeps
-    over_latency, over_speedup = charts.of_sweep(swept, Palette(made.records), made)
-    assert "fastest" in over_latency.finding
-    last = swept.contests[-1]
-    gain = last.best.speedup.value if last.best and last.best.speedup else 0.0
-    assert over_speedup.finding.endswith(
-        f"{last.fastest.winner} {gain:.2f}x eager at batch 4" if last.fastest.winner else "at batch 4"
-    )
-
-
-def test_a_headline_counts_only_contests_with_a_sure_winner() -> None:
-    noisy = (1.0, 1.04, 0.96)
-    undecided = judge(report([lived(1.0, "onnx", noisy), lived(1.03, "eager", noisy[::-1])])).contests
-    found = findings.headlines(undecided, [])
-    assert "no contest has a sure winner" in found["latency"] and "no contest has" in found["speedup"]
-
-
-def test_titles_over_many_models_agree_with_the_lines_and_tiles() -> None:
-    made = report(suite(5), complete=False)
-    judgement = judge(made)
-    (found,), palette = judgement.suites, Palette(made.records)
-    profile, speedups = charts.of_suite(found, palette, made)
-    lines = {
-        mark.look.number: line for mark in profile.marks for line in mark.shapes if mark.look and isinstance(line, Line)
-    }
-    for row in found.rows:
-        line = lines[palette(row.label).number]
-        assert list(line.ys) == sorted(line.ys) and line.ys[-1] == row.passed / 5
-    number = re.findall(r"^so far, onnx is within 10 % of the best on (\d) of 5$", profile.finding)
-    assert [int(text) / 5 for text in number] == [lines[palette("onnx").number].ys[0]]
-    tiles = [tile for mark in speedups.marks for tile in mark.shapes if isinstance(tile, Tile) and mark.tip]
-    faster = [tile for tile in tiles if re.fullmatch(r"[\d.]+", tile.text) and float(tile.text) > 1.1]
-    ranked = [tile for tile in tiles if re.fullmatch(r"[\d.]+", tile.text)]
-    assert speedups.finding == f"so far, {len(faster)} of {len(ranked) - 5} cells are faster than eager"
-    assert sorted(tile.text for tile in tiles if tile.ink == "bad") == ["crash", "crash", "error"]
+        assert (drawn.contest.fastest.leader or "the lowest latency") in title or not share

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -23,9 +22,6 @@ from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.reports import charts, history, junit, writer
-from bakeoff.reports.charts.chart import Dots
-from bakeoff.reports.charts.paint import save_svg
-from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
 from bakeoff.reports.csv_files import sweep_tables, to_csv
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import MOST_COLUMNS
@@ -370,20 +366,10 @@ def test_a_report_without_them_has_no_such_file() -> None:
     assert sweep_tables(samples.judged()) == {}
 
 
-def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_for_what_is_lost(tmp_path: Path) -> None:
-    wider = [attention(backend, seq, 3.0, width=64) for seq in (256, 16384) for backend in ("eager", "inductor")]
-    svg = save_svg(compiled_attention(judged_of([*SWEPT, *wider]).contests), "", tmp_path / "attention.svg")
-    texts = "".join(ElementTree.parse(svg).getroot().itertext())
-    assert all(text in texts for text in ("naive, cuda, fp32", "d_model 16", "d_model 64", "16384", "sequence length"))
-    svg = save_svg(compiled_language_models(judged_of(MODELS).contests), "", tmp_path / "models.svg")
-    texts = "".join(ElementTree.parse(svg).getroot().itertext())
-    assert all(text in texts for text in ("inference, cuda", "train_step, cuda", "context 128", "small", "large"))
-
-
-def test_several_precisions_of_one_contest_have_a_panel_each(tmp_path: Path) -> None:
-    """Each is over eager in its own precision."""
+def in_two_precisions() -> list[schema.Record]:
+    """Return compiled attention in two precisions of one contest. Each is over eager in its own precision."""
     both = (Precision.FP32, Precision.BF16)
-    made = [
+    return [
         record.model_copy(
             update={"cell": record.cell.model_copy(update={"precision": precision, "compared": both})}
         )
@@ -391,10 +377,6 @@ def test_several_precisions_of_one_contest_have_a_panel_each(tmp_path: Path) -> 
         for seq in (256, 512)
         for record in (attention("eager", seq, 2 * times), attention("inductor", seq, times))
     ]  # fmt: skip
-    panels = compiled_attention(judged_of(made).contests)
-    assert [panel.finding for panel in panels] == [f"naive, cuda, {each}" for each in both]
-    drawn = [shape for panel in panels for mark in panel.marks[1:] for shape in mark.shapes if isinstance(shape, Dots)]
-    assert [ratio for dots in drawn for ratio in dots.ys] == pytest.approx([2.0] * 4, rel=0.05)
 
 
 def test_a_sweep_is_among_the_figures_and_a_single_size_is_none(tmp_path: Path) -> None:

@@ -267,7 +267,34 @@ TO_BUILD = [once(1.0, "onnx", build_s=20.0), once(2.0, "eager")]
 BETTER = [0.0 if place % 10 == 0 and place > 10 else 1.0 for place in range(1000)]
 AS_GOOD = [float(place % 10 > 0) for place in range(1000)]
 CLOSE_MS = [1.06, 0.97, 1.05, 0.96, 1.05, 0.98, 1.04, 0.97, 1.05]
-HEADLINES: dict[str, Callable[[], Judgement]] = {
+ARTEFACT = {"artifact": "artifacts/made"}
+
+
+def fast_and_slow(**more: object) -> list[Record]:
+    """Return a build that is ten times as fast as eager, and took 20 s."""
+    return [lived(1.0, "onnx", build_s=20.0, **ARTEFACT, **more), lived(10.0, "eager", **ARTEFACT, **more)]
+
+
+def at_rates(*rates: float, ceiling: float = 9000.0) -> list[Record]:
+    """Return builds that carry these rates, and take the longer for a call the more they carry."""
+    names = ("openvino", "eager", "onnx")
+    return [
+        loads.carrying(name, [rate, 1.01 * rate, 0.99 * rate], rate / 100, ceiling=ceiling)
+        for name, rate in zip(names, rates, strict=False)
+    ]
+
+
+def generating(first_ms: float, further_ms: float) -> list[Record]:
+    """Return eager beside a build that takes this for the prompt, and this for each further token."""
+    return [*suites.both(100.0, 10.0, "eager"), *suites.both(first_ms, further_ms, "onnx", build_s=3.0)]
+
+
+def without_turns(records: list[Record]) -> list[Record]:
+    loads_of = [each.load and each.load.model_copy(update={"turns": []}) for each in records]
+    return [each.model_copy(update={"load": of}) for each, of in zip(records, loads_of, strict=True)]
+
+
+QUESTIONS: dict[str, Callable[[], Judgement]] = {
     "a lead of two processes": lambda: judged(pair([1.0, 1.0], [4.48, 4.95])),
     "a lead that is not sure": lambda: judged(pair([1.0, 1.0], [1.5, 9.0])),
     "a baseline that varies": lambda: judged([ok(cell("onnx"), over_processes(1.0, LAYOUTS)), APART]),
@@ -287,12 +314,37 @@ HEADLINES: dict[str, Callable[[], Judgement]] = {
     "few samples": lambda: evaluated([0.0, *[1.0] * 7]),
     "close after eight processes": lambda: judged(pair([1.0] * 8, CLOSE_MS[:8])),
     "close after nine processes": lambda: judged(pair([1.0] * 9, CLOSE_MS)),
+    "latency": lambda: judged(fast_and_slow()),
+    "a tie": lambda: judged([lived(1.0, "onnx"), lived(1.0, "eager")]),
+    "one process": lambda: judged([once(1.0, "onnx"), once(1.02, "eager")]),
+    "one of three open": lambda: judged(
+        [lived(1.0, "onnx"), lived(1.3, "eager"), lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])]
+    ),
+    "calls before they cross": lambda: judged(fast_and_slow(), request={"calls": 10}),
+    "calls about where they cross": lambda: judged(fast_and_slow(), request={"calls": 2222}),
+    "calls after they cross": lambda: judged(fast_and_slow(), request={"calls": 10**6}),
+    "rates": lambda: judged(at_rates(400, 250)),
+    "a tie under load": lambda: judged(at_rates(400, 400)),
+    "load near the generator's limit": lambda: judged(at_rates(6000, 400)),
+    "nothing carried anything": lambda: judged(without_turns(at_rates(400, 250))),
+    "load and calls": lambda: judged(at_rates(400, 250), request={"calls": 10}),
+    "a generation that eager wins": lambda: judged(generating(500.0, 9.0)),
+    "a generation that ties": lambda: judged(generating(100.1, 10.01)),
+    "precisions": lambda: judged(precisions.records()),
+    "precisions by their error": lambda: judged(precisions.records(), request={"require": "relative_rmse<5e-2"}),
+    "end to end": lambda: judged([suites.staged(each, before=20.0) for each in fast_and_slow()]),
+    "end to end over calls": lambda: judged(
+        [suites.staged(each, before=20.0) for each in fast_and_slow()], request={"calls": 10}
+    ),
+    "one build for sizes": lambda: judged(test_suite_report.records()),
+    "a suite over calls": lambda: judged(samples.suite(), request={"calls": 10}),
+    "nothing": lambda: judged([failed(cell(), Status.ERROR, "no")]),
 }
 
 
 def test_contests_are_answered_as_before() -> None:
     lines = []
-    for name, made in HEADLINES.items():
+    for name, made in QUESTIONS.items():
         contest = made().contests[-1]
         lines += [f"{name}: {headline.line(contest)}", f"{name}: {sentences.paragraph(contest)}"]
     same_as_golden("headlines.txt", "\n".join(lines))
@@ -554,106 +606,12 @@ def test_missing_starts_are_told_and_make_no_verdict_undecided(require: str, is_
     assert ("processes of each cannot decide" in told) is not is_so_far, "without starts nothing is ranked"
 
 
-ARTEFACT = {"artifact": "artifacts/made"}
-
-
-def fast_and_slow(**more: object) -> list[Record]:
-    """Return a build that is ten times as fast as eager, and took 20 s."""
-    return [lived(1.0, "onnx", build_s=20.0, **ARTEFACT, **more), lived(10.0, "eager", **ARTEFACT, **more)]
-
-
-def at_rates(*rates: float, ceiling: float = 9000.0) -> list[Record]:
-    """Return builds that carry these rates, and take the longer for a call the more they carry."""
-    names = ("openvino", "eager", "onnx")
-    return [
-        loads.carrying(name, [rate, 1.01 * rate, 0.99 * rate], rate / 100, ceiling=ceiling)
-        for name, rate in zip(names, rates, strict=False)
-    ]
-
-
-def generating(first_ms: float, further_ms: float) -> list[Record]:
-    """Return eager beside a build that takes this for the prompt, and this for each further token."""
-    return [*suites.both(100.0, 10.0, "eager"), *suites.both(first_ms, further_ms, "onnx", build_s=3.0)]
-
-
-def wrong_prefill() -> list[Record]:
-    wrong = samples.failed(suites.part("prefill", 1.0, "eager").cell, Status.INCORRECT, "wrong")
-    return [wrong, suites.part("decode", 1.0, "eager"), suites.part("prefill", 5.0, "onnx")]
-
-
-KINDS: dict[str, tuple[Callable[[], list[Record]], dict[str, object], Question, str | None, Certainty]] = {
-    "latency": (fast_and_slow, {}, Question.LATENCY, "onnx", Certainty.SURE),
-    "a tie": (lambda: [lived(1.0, "onnx"), lived(1.0, "eager")], {}, Question.LATENCY, None, Certainty.TIE),
-    "one process": (lambda: [once(1.0, "onnx"), once(1.02, "eager")], {}, Question.LATENCY, None, Certainty.OPEN),
-    "one of three open": (
-        lambda: [lived(1.0, "onnx"), lived(1.3, "eager"), lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])],
-        {},
-        Question.LATENCY,
-        None,
-        Certainty.OPEN,
-    ),
-    "few calls": (fast_and_slow, {"calls": 10}, Question.CALLS, "eager", Certainty.SURE),
-    "many calls": (fast_and_slow, {"calls": 10**6}, Question.CALLS, "onnx", Certainty.SURE),
-    "calls about where they cross": (fast_and_slow, {"calls": 2222}, Question.CALLS, None, Certainty.OPEN),
-    "load": (lambda: at_rates(400, 250), {}, Question.LOAD, "openvino", Certainty.SURE),
-    "a tie under load": (lambda: at_rates(400, 400), {}, Question.LOAD, None, Certainty.TIE),
-    "load near the generator's limit": (lambda: at_rates(6000, 400), {}, Question.LOAD, "openvino", Certainty.DOUBTED),
-    "nothing carried anything": (
-        lambda: [
-            each.model_copy(update={"load": each.load and each.load.model_copy(update={"turns": []})})
-            for each in at_rates(400, 250)
-        ],
-        {},
-        Question.LOAD,
-        None,
-        Certainty.NOTHING,
-    ),
-    "load and calls": (lambda: at_rates(400, 250), {"calls": 10}, Question.LOAD, "openvino", Certainty.SURE),
-    "generation": (lambda: generating(500.0, 9.0), {}, Question.GENERATION, "eager", Certainty.SURE),
-    "a generation that ties": (lambda: generating(100.1, 10.01), {}, Question.GENERATION, None, Certainty.TIE),
-    "precisions": (precisions.records, {}, Question.LATENCY, "onnx fp32", Certainty.SURE),
-    "precisions by their error": (
-        precisions.records,
-        {"require": "relative_rmse<5e-2"},
-        Question.LATENCY,
-        "onnx int8",
-        Certainty.SURE,
-    ),
-    "end to end": (
-        lambda: [suites.staged(each, before=20.0) for each in fast_and_slow()],
-        {},
-        Question.LATENCY,
-        "onnx",
-        Certainty.SURE,
-    ),
-    "end to end over calls": (
-        lambda: [suites.staged(each, before=20.0) for each in fast_and_slow()],
-        {"calls": 10},
-        Question.CALLS,
-        "eager",
-        Certainty.SURE,
-    ),
-    "one build for sizes": (test_suite_report.records, {}, Question.LATENCY, None, Certainty.TIE),
-    "a suite over calls": (samples.suite, {"calls": 10}, Question.CALLS, "eager", Certainty.SURE),
-    "nothing": (
-        lambda: [samples.failed(samples.cell(), Status.ERROR, "no")],
-        {},
-        Question.LATENCY,
-        None,
-        Certainty.NOTHING,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUESTIONS)
 def test_every_output_has_the_same_answer(kind: str, tmp_path: Path) -> None:
-    records, request, question, winner, certainty = KINDS[kind]
-    made = samples.report(records(), request=request)
-    judgement = judge(made)
+    judgement = QUESTIONS[kind]()
     contest = judgement.contests[-1]
     asked = contest.answer
-    assert (asked.question, asked.winner, asked.certainty) == (question, winner, certainty)
-
+    question, winner, certainty = asked.question, asked.winner, asked.certainty
     answer = answer_of(judgement, tmp_path).contests[-1]
     assert (answer.question, answer.winner, answer.outcome) == (question, winner, certainty)
     assert answer.headline == headline.line(contest)
@@ -674,7 +632,7 @@ def test_every_output_has_the_same_answer(kind: str, tmp_path: Path) -> None:
     for text in (to_markdown(judgement), to_short_markdown(judgement, tmp_path), summary.of_run(judgement)):
         assert named.lower() in text.lower()
 
-    check_what_ships(made, answer, tmp_path)
+    check_what_ships(judgement.report, answer, tmp_path)
 
 
 def check_what_ships(made: Report, answer: ContestAnswer, folder: Path) -> None:

@@ -31,8 +31,6 @@ from tests.reports.samples import (
     product_on_cuda,
     report,
     roofline,
-    strictly_on_cpu,
-    under,
 )
 from tests.support.golden import same_as_golden
 from tests.support.printed import every_output
@@ -158,15 +156,6 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told_as_before() -> None:
     same_as_golden("builds_made_elsewhere.txt", "\n".join(sentences.builds_made_elsewhere(judged_contest(*records))))
 
 
-def test_an_output_that_is_partly_nan_in_the_reference_too_is_remarked() -> None:
-    partly = accuracy().model_copy(update={"not_finite": 3})
-    clean, remarked = (
-        sentences.remarks(judged_contest(once(1.0, "onnx", accuracy=check), once(2.0, "eager")))
-        for check in (accuracy(), partly)
-    )
-    assert len(remarked) == len(clean) + 1 and any(told.startswith("3 values") for told in remarked)
-
-
 def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_have_the_same_number() -> None:
     contest = judged_contest(once(2.0, "eager"), once(1.2, "jit", build_s=0.1), once(1.0, "onnx", build_s=1.0))
     told = sentences.pays(contest)
@@ -174,25 +163,6 @@ def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_ha
     assert f"pays against eager from call {against_eager} on, and costs least of all from call {least} on" in told
     assert told.endswith(": until then jit costs less.")
     assert f"onnx from call {least} on" in findings.costs(contest)
-
-
-def test_a_title_says_what_was_compared_on_what() -> None:
-    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
-    assert sentences.title(judge(report([*(once(1.0, name) for name in ("eager", "onnx")), absent]))) == (
-        "conv \u00d7 eager and onnx on AMD EPYC 9654"
-    )
-
-
-def test_contests_are_named_by_what_differs_between_them() -> None:
-    def named(*cells: Cell) -> list[str]:
-        return sentences.names(judge(report([ok(each, constant([1.0] * 6)) for each in cells])).contests)
-
-    assert named(cell()) == ["conv"]
-    assert named(cell(precision="fp16"), cell(precision="bf16")) == ["fp16", "bf16"]
-    assert named(cell(task="train_step"), cell()) == ["train_step", "inference"]
-    sizes = [cell(model="mlp", dimensions={"batch": batch, "hidden": 8}) for batch in (1, 2)]
-    assert named(*sizes) == ["batch 1", "batch 2"]
-    assert named(*sizes, cell(dimensions={"size": 32})) == ["mlp, batch 1", "mlp, batch 2", "conv"]
 
 
 def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
@@ -210,54 +180,6 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
         assert stored.doubts == doubt_sentences.doubts(contest)
     baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
     assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
-
-
-def test_a_latency_outside_of_its_processes_medians_is_explained() -> None:
-    """In the second process the machine was twice as slow, and onnx took part in that one only."""
-    eager, onnx = constant([2.0] * 6, process=0) + constant([4.0] * 6, process=1), constant([2.0] * 6, process=1)
-    contest = judged_contest(ok(cell("eager"), eager), ok(cell("onnx"), onnx))
-    (moved,) = [one for one in contest.ranked if one.label == "onnx"]
-    assert moved.latency and moved.latency.median_ms < 0.9 * 2.0
-    assert sentences.beyond_processes(contest).startswith("onnx:")
-    assert sentences.beyond_processes(judged_contest(once(1.0, "onnx"), once(2.0, "eager"))) == ""
-
-
-def test_a_candidate_with_a_lower_rank_is_explained() -> None:
-    contests = [judged_contest(*records) for records in (LOWER, NOISY)]
-    told = [sentences.lower_ranks(contest) for contest in contests]
-    lower = [[row.label for row in one.fastest.ranked if row.label in one.fastest.open_labels and row.rank != 1]
-             for one in contests]  # fmt: skip
-    assert [bool(labels) for labels in lower] == [bool(text) for text in told] == [True, False]
-    assert all(label in text for labels, text in zip(lower, told, strict=True) for label in labels)
-
-
-def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
-    records = [
-        ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),
-        ok(cell("onnx"), over_processes(0.95, (1.0, 0.99, 1.02))),
-        *(
-            failed(cell(label), Status.NOT_REACHED, "", failure=Failure(kind=NO_BUDGET_LEFT, text="not done"))
-            for label in ("inductor", "openvino")
-        ),
-        failed(cell("tvm"), Status.TIMEOUT, "", failure=Failure(kind="time limit", text="raise --time-limit")),
-    ]
-    said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"}, elapsed_s=58.0)))
-    assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
-    assert said.endswith("; no time was left for inductor and openvino")
-    assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
-    resumed = report(records, request={"budget": "60s"}, resumed_at="2026-11-30T08:00:00+00:00")
-    assert sentences.what_more_time_would_settle(judge(resumed)) == "", "which has no budget"
-    busy = {"wait_share": 0.2, "cpu_share": 1.2, "others_cores": 2.0}
-    beside_others = [record.model_copy(update={"bursts": under(record.bursts, **busy)}) for record in records[:2]]
-    said = sentences.what_more_time_would_settle(judge(report(beside_others, request={"budget": "60s"})))
-    assert said == "", "more time beside them settles nothing"
-    hasty = [once(1.0, "eager"), once(2.0, "onnx")]
-    assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}, elapsed_s=58.0))) == (
-        "--budget 60s: the cells of conv on cpu, fp32 were measured in fewer than 3 processes each"
-    )
-    stopped = [*hasty, failed(cell("inductor"), Status.NOT_REACHED, "the run was interrupted")]
-    interrupted = report(stopped, complete=False, request={"budget": "60s"}, elapsed_s=58.0)
-    assert sentences.what_more_time_would_settle(judge(interrupted)) == ""
 
 
 @pytest.mark.parametrize(
@@ -344,28 +266,6 @@ def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "dec
     return ok(measured, bursts(median_ms), roofline=roofline(median_ms), kernel_times=times)
 
 
-def told(*records: Record) -> list[str]:
-    (contest,) = contests_of(report(list(records)))
-    return sentences.floor_sentences(contest)
-
-
-def test_a_gpu_that_waits_is_told_from_kernels_that_are_slow() -> None:
-    first, second = told(step("eager", 2.0, 0.3), step("inductor", 0.3, 0.28))
-    assert first == (
-        "inductor reaches 50 % of the floor: its 1,412 kernels take 0.2800 ms, 1.85 times the floor; "
-        "gemv<at::BFloat16>(int, int, int, int, int, int, int, int,… takes 61 % of that."
-    )
-    assert second == (
-        "eager reaches 8 % of the floor: the GPU works in 0.3000 of 2.040 ms, and waits for the host between 1,412 "
-        "kernels."
-    )
-
-
-def test_nothing_is_told_without_a_trace_or_of_another_task() -> None:
-    assert told(step("eager", 2.0, None)) == []
-    assert told(step("eager", 2.0, 0.3, task="inference")) == []
-
-
 def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
     judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
     outputs = every_output(judgement)
@@ -390,6 +290,56 @@ RUNS: dict[str, Report] = {
     "not yet under load": under_load(2, load=None),
     "ended under load": report([MISSED], complete=False, planned=1, request={"load": "server"}),
 }
+HASTY = [once(1.0, "eager"), once(2.0, "onnx")]
+OPEN = [
+    ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),
+    ok(cell("onnx"), over_processes(0.95, (1.0, 0.99, 1.02))),
+    *(
+        failed(cell(label), Status.NOT_REACHED, "", failure=Failure(kind=NO_BUDGET_LEFT, text="not done"))
+        for label in ("inductor", "openvino")
+    ),
+    failed(cell("tvm"), Status.TIMEOUT, "", failure=Failure(kind="time limit", text="raise --time-limit")),
+]
+STOPPED = [*HASTY, failed(cell("inductor"), Status.NOT_REACHED, "the run was interrupted")]
+BUDGET: dict[str, dict[str, str]] = {"request": {"budget": "60s"}}
+BUDGETS: dict[str, Report] = {
+    "a budget that left cells out": report(OPEN, **BUDGET),
+    "no budget": report(OPEN, request={}),
+    "resumed without its budget": report(OPEN, **BUDGET, resumed_at="2026-11-30T08:00:00+00:00"),
+    "a budget for few processes": report(HASTY, **BUDGET),
+    "interrupted within its budget": report(STOPPED, complete=False, **BUDGET),
+}
+FLOORS: dict[str, list[Record]] = {
+    "kernels that are slow, and a GPU that waits": [step("eager", 2.0, 0.3), step("inductor", 0.3, 0.28)],
+    "no trace": [step("eager", 2.0, None)],
+    "another task": [step("eager", 2.0, 0.3, task="inference")],
+}
+PRODUCTS: dict[str, list[Record]] = {
+    "a product": product_on_cuda(),
+    "a product of an unknown clock": product_on_cuda(clock_mhz=None),
+    "a product bound by memory": product_on_cuda(bound="memory"),
+    "cells of the CPU": conv_on_cpu(),
+}
+NOT_FINITE_YET = accuracy().model_copy(update={"not_finite": 3})
+REMARKED: dict[str, list[Record]] = {
+    "values that are not finite": [once(1.0, "onnx", accuracy=NOT_FINITE_YET), once(2.0, "eager")],
+    "a slow process that one cell lacks": [
+        ok(cell("eager"), constant([2.0] * 6) + constant([4.0] * 6, process=1)),
+        ok(cell("onnx"), constant([2.0] * 6, process=1)),
+    ],
+    "a lower rank": LOWER,
+    "no lower rank": NOISY,
+}
+ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+MANY_SIZES = [cell(model="mlp", dimensions={"batch": batch, "hidden": 8}) for batch in (1, 2)]
+NAMED: dict[str, list[Cell]] = {
+    "one contest": [cell()],
+    "two precisions": [cell(precision="fp16"), cell(precision="bf16")],
+    "two tasks": [cell(task="train_step"), cell()],
+    "two sizes": MANY_SIZES,
+    "two sizes and another model": [*MANY_SIZES, cell(dimensions={"size": 32})],
+    "two backends, and one that cannot run": [cell("eager"), cell("onnx")],
+}
 WRONG = [record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()]
 GPUS = {"one": environment().gpus, "four": [Gpu(index=n, name="NVIDIA H200") for n in range(4)], "none": []}
 
@@ -398,15 +348,18 @@ def test_runs_and_machines_are_told_as_before() -> None:
     lines = [f"{name}: {machine.what_is_missing(run)}" for name, run in RUNS.items()]
     for name, gpus in GPUS.items():
         lines.append(f"{name}: {machine.name(environment().model_copy(update={'gpus': gpus}))}")
-    for name, records in {"a product": product_on_cuda(), "a wrong product": WRONG}.items():
+    lines += [f"{name}: {sentences.what_more_time_would_settle(judge(run))}" for name, run in BUDGETS.items()]
+    for name, records in (PRODUCTS | {"a wrong product": WRONG}).items():
         lines += [f"{name}: {machine.tensor_core_rates(contest)}" for contest in contests_of(report(records))]
+    for name, records in FLOORS.items():
+        lines.append(f"{name}: {' '.join(sentences.floor_sentences(contests_of(report(records))[0]))}")
+    for name, records in REMARKED.items():
+        lines.append(f"{name}: {' '.join(sentences.remarks(judged_contest(*records)))}")
+    for name, cells in NAMED.items():
+        run = judged([*(ok(each, constant([1.0] * 6)) for each in cells), ABSENT])
+        lines.append(f"{name}: {sentences.title(run)}: {', '.join(sentences.names(run.contests))}")
     lines += [f"{name}: {fact}" for name, fact in machine.environment_facts(environment()).items()]
     same_as_golden("machines.txt", "\n".join(lines))
-
-
-def test_nothing_is_said_of_tensor_cores_that_are_not_known_or_not_the_bound() -> None:
-    for records in (product_on_cuda(clock_mhz=None), product_on_cuda(bound="memory"), strictly_on_cpu(), conv_on_cpu()):
-        assert [machine.tensor_core_rates(contest) for contest in contests_of(report(records))] == [""]
 
 
 def records(**more: object) -> list[Record]:

@@ -20,8 +20,7 @@ from bakeoff.records import report_file
 from bakeoff.records.load_samples import ServingSettings as Settings
 from bakeoff.records.load_samples import TriedSettings
 from bakeoff.records.schema import AroundCall, Cell, Range, Record, Report, Status
-from bakeoff.reports import charts, csv_files, dynamic, headline, load_report, suite_report
-from bakeoff.reports.charts import of_contest
+from bakeoff.reports import csv_files, dynamic, headline, load_report, suite_report
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
@@ -259,14 +258,6 @@ def test_the_csv_has_the_sizes_of_dynamic_builds(judgement: Judgement) -> None:
     assert sum('"seq=16:64"' in row or "seq=16:64" in row for row in rows) == 6
 
 
-def test_a_figure_shows_the_cost_over_the_sizes(judgement: Judgement) -> None:
-    (sweep,) = judgement.sweeps
-    palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
-    chart = next(one for one in charts.of_sweep(sweep, palette, judgement.report) if one.name == "sweep-dynamic")
-    assert [label for label, _ in chart.legend][:2] == ["inductor[dynamic]", "onnx[dynamic]"]
-    assert "onnx[dynamic] at seq 64: 1.30x" in " ".join(mark.tip for mark in chart.marks)
-
-
 def test_a_dynamic_build_has_the_hue_of_its_backend() -> None:
     spans = {"seq": {"low": 16, "high": 64, "built_at": 32}}
     single, dynamic = failed(cell("onnx"), Status.OOM, ""), failed(cell("onnx", dynamic=spans), Status.OOM, "")
@@ -411,15 +402,6 @@ def test_the_csv_has_a_row_for_each_cell(loaded_judgement: Judgement, tmp_path: 
     assert [(row["backend"], row["rank"]) for row in rows] == [("openvino", "1"), ("onnx", "2")]
     assert float(rows[0]["requests_per_s"]) == pytest.approx(413, abs=1)
     assert float(rows[0]["price_per_million"]) == pytest.approx(1e-3 / 413 * 1e6, rel=0.01)
-
-
-def test_the_chart_has_every_window_and_the_objective(loaded_judgement: Judgement) -> None:
-    contest = loaded_judgement.contests[0]
-    palette = Palette(row.record for row in contest.cells)
-    (chart,) = [each for each in of_contest(contest, palette, loaded_judgement.report) if each.name == "load"]
-    assert len(chart.marks) == sum(len(cell.points) for cell in contest.load.cells) + 1  # type: ignore[union-attr]
-    assert "p99 < 20 ms" in chart.marks[-1].tip
-    assert any("onnx at" in mark.tip for mark in chart.marks)
 
 
 def test_the_answer_for_programs_has_values_and_settings(loaded_judgement: Judgement, tmp_path: Path) -> None:
