@@ -138,16 +138,12 @@ class Checker:
         self._unchanged = ()
         rewritten = self._calls.changed_weights() if not (right.passed or self._training_outputs) else ()
         if rewritten:
-            rule = f"{REWRITES.format(listed(first(rewritten)))} ({right.rule})"
-            right = right.model_copy(update={"rule": rule, "is_only_inexact": False})
+            right = wrong(right, f"{REWRITES.format(listed(first(rewritten)))} ({right.rule})")
         elif not right.passed and self._eager_fails():
-            nothing = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
-            told = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": f"not compared: {EAGER_DIFFERS}"}
-            right = (self._first or right).model_copy(update={**nothing, **told, "times_limit": None})
+            right = not_compared(self._first or right, EAGER_DIFFERS)
         if overwritten:
             cause = "" if right.passed else f" ({right.rule})"
-            rule = OVERWRITES.format(", ".join(overwritten)) + cause
-            right = right.model_copy(update={"passed": False, "rule": rule, "is_only_inexact": False})
+            right = wrong(right, OVERWRITES.format(", ".join(overwritten)) + cause)
         if traits.is_random or traits.state or traits.kept_buffers or self._frozen or beyond.probes:
             right = right.model_copy(update={"is_only_inexact": False})
         for needed, check in (
@@ -182,7 +178,7 @@ class Checker:
         layers = self.reference.without_fast_path
         if not right.passed and layers and (of_layers := self._compared(answers, layers)).passed:
             self.reference = layers
-            right = of_layers.model_copy(update={"rule": f"{of_layers.rule}; {WITHOUT_FAST_PATH}"})
+            right = noted(of_layers, WITHOUT_FAST_PATH)
         if not right.passed:
             right = self._beside_witnesses(right, answers)
         if not right.passed:
@@ -192,7 +188,7 @@ class Checker:
         # a frozen choice is right for the first inputs, which a trace is made of: other forms there have another reason
         known = self.reference.outputs
         if not right.passed and self._frozen and not match(answers[:1], known[:1], known)[1]:
-            return right.model_copy(update={"rule": f"{self._frozen} ({right.rule})"})
+            return wrong(right, f"{self._frozen} ({right.rule})")
         if not traits.state:
             return right if self._first else self._with_new_values(self._repeated(right, answers), answers)
         return self._later(right, answers) if right.passed else self._after_other_calls(right, answers)
@@ -215,9 +211,8 @@ class Checker:
         count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
         are_few = number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number  # as at blurred edges of an image
         if values and are_few:
-            return of_rest.model_copy(update={"rule": f"{of_rest.rule}; {why}"})
-        rule = f"{'not all' if count < number else 'not'} compared: {why}"
-        return of_rest.model_copy(update={"unchecked": why, "rule": rule, "others_compared": count < number})
+            return noted(of_rest, why)
+        return not_compared(of_rest, why, but_others=count < number)
 
     def _with_constants(self, answers: Sequence[Outputs]) -> Sequence[Outputs]:
         """Return the answers with the numbers that a graph leaves out, so that they are as long as the reference's."""
@@ -234,11 +229,11 @@ class Checker:
         casts = self.reference.without_own_casts
         moved = casts and replace(self.reference, eager_rmse=casts.rmse, eager_spread=casts.spread)
         if moved and self._compared(answers, moved).passed:
-            return right.model_copy(update={"rule": f"{right.rule}; {LEAVES_OUT_CASTS}"})
+            return noted(right, LEAVES_OUT_CASTS)
         answers = self._with_constants(answers)
         for where, shown in without_hidden(answers, self.reference.outputs, self._sets):
             if self._compared(shown, self.reference).passed:
-                return right.model_copy(update={"rule": f"{right.rule}; {HIDDEN.format(where)}"})
+                return noted(right, HIDDEN.format(where))
         return right
 
     def _eager_fails(self) -> bool:
@@ -272,7 +267,7 @@ class Checker:
         if own is None or (repeated := self._compared(again, own, of_other_inputs=others)).passed:
             return right
         differs = repeated if right.passed else right
-        return differs.model_copy(update={"rule": f"{VARIES} ({differs.rule})", "is_only_inexact": False})
+        return wrong(differs, f"{VARIES} ({differs.rule})")
 
     def _with_new_values(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Put the second inputs into the memory of the first ones, and compare a call with the second answer."""
@@ -292,8 +287,7 @@ class Checker:
         if are_alike(answers[1], again):
             return right
         found = self._compared([answers[0], again, *answers[2:]], self.reference)
-        rule = f"{STALE} ({found.rule})"
-        return right if found.passed else found.model_copy(update={"rule": rule, "is_only_inexact": False})
+        return right if found.passed else wrong(found, f"{STALE} ({found.rule})")
 
     def _later(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare again after as many calls as the state takes to settle: a queue gives back what came long before."""
@@ -307,8 +301,8 @@ class Checker:
         if not self._calls.can_restore and (eager_repeats or not all(map(are_alike, answers, again))):
             return right
         later = self._compared(again, expected)
-        forgets = {"rule": f"{FORGETS.format(', '.join(self._traits.state))}: {later.rule}", "is_only_inexact": False}
-        return right if later.passed else later.model_copy(update=forgets)
+        forgets = FORGETS.format(", ".join(self._traits.state))
+        return right if later.passed else wrong(later, f"{forgets}: {later.rule}")
 
     def _after_other_calls(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare with what eager answers after as many calls as the build may have made, and without its state."""
@@ -320,7 +314,7 @@ class Checker:
         names = ", ".join(self._traits.state)
         forgets = self._compared(answers, forgetful).passed
         rule = f"{right.rule}; the model keeps state from call to call ({names})"
-        return right.model_copy(update={"rule": FORGETS.format(names) if forgets else rule})
+        return wrong(right, FORGETS.format(names) if forgets else rule)
 
     def _of_random(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
@@ -328,12 +322,9 @@ class Checker:
         is_matched = not match(answers, reference.outputs)[1]
         if not is_matched or (traits.repeats_with_seed and right.passed):
             return right
-        unknown = dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
-        if set(labels(reference.outputs[0])) - set(traits.varying):
-            right = self._compared(answers, reference, traits.varying)
-            unknown = {}
-            if not right.passed:
-                return right
+        has_others = bool(set(labels(reference.outputs[0])) - set(traits.varying))
+        if has_others and not (right := self._compared(answers, reference, traits.varying)).passed:
+            return right
         count = max(map(len, draws.values()), default=2)
         calls = self._answers([self._sets[0]] * count, seeds_from=1)
         if are_alike(calls[0], calls[1]):
@@ -341,11 +332,8 @@ class Checker:
             if not traits.repeats_with_seed and self._is_true_of_eager(
                 twice, lambda found: are_alike(found[0], found[1])
             ):
-                rule = f"not compared: {EAGER_DIFFERS}"
-                told_nothing = {"passed": True, "unchecked": EAGER_DIFFERS, "rule": rule, **unknown}
-                return right.model_copy(update=told_nothing)
-            rule = NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE
-            return right.model_copy(update={"passed": False, "rule": rule})
+                return not_compared(right, EAGER_DIFFERS, but_others=has_others)
+            return wrong(right, NOT_RANDOM if traits.repeats_with_seed else ALWAYS_ALIKE)
         if all(map(are_finite, reference.outputs)) and not all(map(are_finite, answers)):
             return right.model_copy(update={"passed": False})
         why = OWN_NUMBERS if traits.repeats_with_seed else NO_SEED
@@ -361,11 +349,10 @@ class Checker:
             ):
                 why = EAGER_DIFFERS
             elif difference:
-                return right.model_copy(update={"passed": False, "rule": difference})
+                return wrong(right, difference)
             else:
                 why += f"; {LIKE_EAGERS.format(count)}"
-        told = {"unchecked": why, "rule": f"not compared: {why}", "others_compared": not unknown}
-        return right.model_copy(update={"passed": True, **told, **unknown})
+        return not_compared(right, why, but_others=has_others)
 
     def _draws_differ(self, answers: Sequence[Outputs]) -> str:
         """Say how the answers to equal calls are distributed otherwise than eager's in the reference's process."""
@@ -382,8 +369,8 @@ class Checker:
             if not of_probe.passed:
                 does = "answers" if self._traits.one_answer else "decides"
                 cause = f": {self._frozen}" if self._frozen else ""
-                rule = f"wrong for inputs with which the model {does} otherwise{cause} ({of_probe.rule})"
-                return of_probe.model_copy(update={"rule": rule, "is_only_inexact": False})
+                where = f"wrong for inputs with which the model {does} otherwise{cause}"
+                return wrong(of_probe, f"{where} ({of_probe.rule})")
         return right
 
     def _check_buffers(self, right: Accuracy) -> Accuracy:
@@ -398,7 +385,7 @@ class Checker:
         self._answers([self._sets[0]])
         for name, change in expected.items():
             if not any(is_kept(buffer, *change) for buffer in (calls.buffer(name), *own[name])):
-                return right.model_copy(update={"passed": False, "rule": LEAVES_OUT.format(name)})
+                return wrong(right, LEAVES_OUT.format(name))
         return right
 
     def _note_one_answer(self, right: Accuracy) -> Accuracy:
@@ -503,6 +490,22 @@ class Checker:
         with clock_at(self._traits.clock_s):
             self._compiled.run()
             self._synchronise()
+
+
+def wrong(found: Accuracy, rule: str) -> Accuracy:
+    return found.model_copy(update={"passed": False, "rule": rule, "is_only_inexact": False})
+
+
+def noted(found: Accuracy, note: str) -> Accuracy:
+    return found.model_copy(update={"rule": f"{found.rule}; {note}"})
+
+
+def not_compared(found: Accuracy, why: str, *, but_others: bool = False) -> Accuracy:
+    """Say that outputs could not be compared: all of them, or all but the others whose errors were `found`."""
+    errors = {} if but_others else dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
+    rule = f"{'not all' if but_others else 'not'} compared: {why}"
+    told = {"passed": True, "unchecked": why, "rule": rule, "others_compared": but_others, "times_limit": None}
+    return found.model_copy(update={**told, **errors})
 
 
 def form_of(tensor: torch.Tensor) -> object:

@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff import backends
 from bakeoff.backends.base import Compiled, FlatCalls
@@ -19,6 +18,7 @@ from bakeoff.backends.calling import sampled
 from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
 from bakeoff.backends.memory_format import ChannelsLast
+from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.judging.judgement import contests_of, judge, judged_anew
 from bakeoff.measuring.messages import ComputeReference, EvaluateReference, Evaluation
 from bakeoff.measuring.worker import engine_memory, evaluating, reference, sampling, serving
@@ -204,26 +204,21 @@ def test_what_fails_or_takes_too_long_costs_this_number_alone(
     assert "TimeoutExpired" in capsys.readouterr().err
 
 
-class Copies(TorchDispatchMode):
-    """A clock whose time only copies take, a millisecond each. It notes which of them the host does not wait for."""
-
-    queued: tuple[bool, ...] = ()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if function is torch.ops.aten.copy_.default:
-            self.queued += (len(args) > 2 and args[2],)
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("is_pinned", [False, True])
 def test_every_copy_of_a_call_is_timed(is_pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # which needs CUDA
     called = FromHost(FlatCalls(lambda tensors: [tensors[0] + 1, tensors[0].sum()]), is_pinned)
-    with Copies() as copies:
-        clock = Clock(CPU, lambda: 10**6 * len(copies.queued))
+    queued: list[bool] = []  # copies that the host does not wait for
+
+    def note(function: object, args: tuple[Any, ...], *_: object) -> None:
+        if function is torch.ops.aten.copy_.default:
+            queued.append(len(args) > 2 and args[2])
+
+    clock = Clock(CPU, lambda: 10**6 * len(queued))  # only copies take time, a millisecond each
+    with OperatorWatch(note):
         samples_ns = sampling.burst(called, [Inputs((torch.ones(2, 3),))], clock, 0.0, 2)
     assert samples_ns == [3_000_000] * 2  # one input and two outputs, and not what binding copies
-    assert copies.queued == (False, *[is_pinned] * 3) * 2
+    assert queued == [False, *[is_pinned] * 3] * 2
     assert called.settings() == {"bytes copied to the device": 24, "bytes copied from the device": 28}
     with pytest.raises(Unsupported, match="dense"):
         called.bind(Inputs((torch.eye(3).to_sparse(),)))

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff import models
+from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.judging import roofline
 from bakeoff.judging.fit import summarise
 from bakeoff.measuring import isolation, messages
@@ -658,20 +658,6 @@ class SteppingTime:
         return self.now_ns
 
 
-class ProductTypes(TorchDispatchMode):
-    """Notes the types of the results of matrix products."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in ("mm", "_int_mm"):
-            self.seen.add(result.dtype)
-        return result
-
-
 def measured(precision: Precision, step_ns: int = STEP_NS) -> Ceilings:
     return ceilings.measure(CPU, precision, (8, 16, 32), (64 * KIB, 128 * KIB), SteppingTime(step_ns), lambda: 0)
 
@@ -736,9 +722,15 @@ def test_the_last_product_takes_long_and_far_longer_than_the_one_before(
     ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16), ("int8", torch.int32)]
 )
 def test_a_small_type_is_measured_beside_float32(precision: str, dtype: torch.dtype) -> None:
-    with ProductTypes() as types:
+    seen: set[torch.dtype] = set()
+
+    def note(func: Any, args: object, kwargs: object, result: Any) -> None:
+        if func.overloadpacket.__name__ in ("mm", "_int_mm"):
+            seen.add(result.dtype)
+
+    with OperatorWatch(note):
         measured(Precision(precision))
-    assert types.seen == {dtype, torch.float32}
+    assert seen == {dtype, torch.float32}
 
 
 def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply() -> None:

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections import OrderedDict, deque, namedtuple
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bakeoff.backends.calling import FlatModule, Returned, comparable, flatten_outputs, returned_by_call
 from bakeoff.backends.eager import Callables
+from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.measuring.worker import reference
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.planning.plan import plan
@@ -298,21 +297,17 @@ CELL = Cell(model="mlp", dimensions={"batch": 2, "features": 8, "hidden": 8}, pr
 IDS = torch.arange(12).reshape(2, 6)
 
 
-class NarrowResults(TorchDispatchMode):
+class NarrowResults(OperatorWatch):
     """Notes each operator that returns a floating-point tensor narrower than float64."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._note)
         self.names: set[str] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
+    def _note(self, func: Any, args: object, kwargs: object, found: object) -> None:
         for each in pytree.tree_leaves(found):
             if isinstance(each, torch.Tensor) and each.dtype in (torch.float32, torch.bfloat16, torch.float16):
                 self.names.add(str(func.overloadpacket))
-        return found
 
 
 def llama() -> nn.Module:
