@@ -231,6 +231,11 @@ def test_a_candidate_with_a_lower_rank_is_explained() -> None:
     assert all(label in text for labels, text in zip(lower, told, strict=True) for label in labels)
 
 
+@pytest.mark.parametrize(("value", "spelt"), [(1.85, "1.85"), (1234.0, "1,234"), (5e17, "over 1,000,000")])
+def test_a_ratio_that_says_only_far_more_has_no_digits(value: float, spelt: str) -> None:
+    assert number_format.ratio(value) == spelt
+
+
 def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     records = [
         ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),

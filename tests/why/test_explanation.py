@@ -23,6 +23,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Interval, Record, Status, Work
 from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
+from bakeoff.why import controller
 from bakeoff.why import explanation_text as shown
 from bakeoff.why.explanation import (
     Explanation,
@@ -134,6 +135,17 @@ def test_without_a_depth_modules_open_where_the_time_goes() -> None:
 def test_a_profiled_call_that_takes_less_time_is_no_finding() -> None:
     assert shown.cost_of_profiling(14.28) == "Profiling makes a call 14.28x as long"
     assert shown.cost_of_profiling(0.7) == "Profiled calls take no longer than others"
+
+
+def test_the_command_says_why_its_exit_status_is_not_0(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = {True: beside(FUSED), False: beside(profile("loose", part(1.0, "layers.1")))}
+    for is_whole, profiled in cells.items():
+        monkeypatch.setattr(controller, "profile_run", lambda *_, profiled=profiled: profiled)
+        status, _, err = command_line("explain", tmp_path)
+        assert status == (0 if is_whole else 1)
+        assert ("exit status 1: the rows do not sum to the call within 5 %" in err) is not is_whole
 
 
 def test_a_residual_beyond_a_twentieth_is_told() -> None:
