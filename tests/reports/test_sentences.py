@@ -231,6 +231,12 @@ def test_a_candidate_with_a_lower_rank_is_explained() -> None:
     assert all(label in text for labels, text in zip(lower, told, strict=True) for label in labels)
 
 
+def test_where_the_model_itself_fails_the_answer_says_why() -> None:
+    told = Failure(kind="RuntimeError", text="your model failed when it was called in fp32: RuntimeError: 2x7 and 8x4")
+    records = [failed(cell(label), Status.ERROR, "", failure=told) for label in ("eager", "onnx")]
+    assert headline.line(judged_contest(*records)) == f"nothing could be ranked (2 error; eager: {told.text})"
+
+
 @pytest.mark.parametrize(("value", "spelt"), [(1.85, "1.85"), (1234.0, "1,234"), (5e17, "over 1,000,000")])
 def test_a_ratio_that_says_only_far_more_has_no_digits(value: float, spelt: str) -> None:
     assert number_format.ratio(value) == spelt
