@@ -62,8 +62,9 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     answer = json.loads(out)
     assert status == 1 and answer["complete"]
     assert answer["exit_reason"] == (
-        "4 cells failed: null/wrong (incorrect), eager (error), null/wrong (error) and tensorrt (error); "
-        "tensorrt, which you named, is unavailable"
+        "4 cells failed: null/wrong of problems/1_product.py (incorrect), eager of problems/2_fails.py (error), null/"
+        "wrong of problems/2_fails.py (error) and tensorrt of problems/2_fails.py (error); tensorrt, which you named, is "
+        "unavailable"
     )
     assert err.splitlines()[-1] == f"exit status 1: {answer['exit_reason']}"
     assert answer["finding"] == (
