@@ -688,6 +688,7 @@ def explain_run(
 
     Exit status 1 if the rows do not sum to the call within 5 %.
     """
+    from bakeoff.commands.run import say_exit_reason
     from bakeoff.reports import markdown
     from bakeoff.why import explanation_text as shown
     from bakeoff.why.controller import profile_run
@@ -707,6 +708,7 @@ def explain_run(
     status = answered(answer, 0 if explanation.is_whole else 1, as_json, lambda: print_blocks(blocks))
     if tries:
         try_suggestions(run, profiles[0], cells[0].record, processes, console_for(as_json))
+    say_exit_reason(status, "" if explanation.is_whole else "the rows do not sum to the call within 5 %")
     return status
 
 

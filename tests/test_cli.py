@@ -330,6 +330,14 @@ def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
     assert runs.exit_reason(some) == f"1 cell failed: null ({status})"
 
 
+def test_failed_cells_of_several_models_are_named_with_them_and_it_is_said_where_all_are() -> None:
+    ended = [failed(cell("onnx", model=model), Status.ERROR, "scripted") for model in "abcdef"]
+    assert runs.failures_of(ended) == [
+        "6 cells failed: onnx of a (error), onnx of b (error), onnx of c (error) and 3 others, which the tables name"
+    ]
+    assert runs.failures_of(ended[:2]) == ["2 cells failed: onnx of a (error) and onnx of b (error)"]
+
+
 @pytest.mark.parametrize(("ending", "status"), [(Status.NOT_REACHED, 0), (Status.TIMEOUT, 1)])
 def test_what_the_budget_did_not_reach_is_no_failure(ending: Status, status: int) -> None:
     ended = failed(cell("null"), ending, "not done")

@@ -67,8 +67,13 @@ _KINDS_OF_TENSORS = {
         "torch.export cannot follow a class of tensors that the model makes, such as nested ones",
     ),
     "tensors do not have strides": ("sparse tensor", "the compiler takes no tensors in a sparse layout, such as CSR"),
+    "type must be tuple of ints,but got FakeTensor": (
+        "size from a tensor",
+        "torch.export cannot follow a size that the model reads from a tensor, as pack_padded_sequence does: pass "
+        "padded batches to the layer",
+    ),
 }
-"""What torch says of tensors that are not plain, with the name and the text of the failure."""
+"""What torch says of tensors and sizes that are not plain, with the name and the text of the failure."""
 
 
 def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:

@@ -10,15 +10,18 @@ from pathlib import Path
 from pydantic import computed_field
 
 from bakeoff.commands import run as runs
+from bakeoff.commands.preview import spell_seconds
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import MIN_UNDISTURBED_SHARE, undisturbed_rounds
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.session import may_use_cuda
+from bakeoff.measuring.session import may_use_cuda, sampling_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request, RunOverrides
+from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.errors import INTERRUPTED, UsageError
 from bakeoff.records.schema import Frozen, Record, Status
 from bakeoff.records.store import Store
+from bakeoff.records.text import first, listed
 from bakeoff.reports import markdown
 from bakeoff.reports.blocks import Block, Items, Look
 from bakeoff.reports.console import answered, console_for, print_blocks, say, stderr, write
@@ -113,7 +116,7 @@ class BatchSearch(Frozen):
         """Say `onnx: batch 64, 12,300 samples/s, 5.21 ms; 72 is too large (p99_ms is 6.1, not < 5)`."""
         best, above = self.largest, self.too_large
         if best is None:
-            return f"{self.label}: no batch{f' ({above.reason})' if above else ''}"
+            return f"{self.label}: no batch{f' ({above.reason})' if above else ' was tried'}"
         rate = f", {best.rate} samples/s" if best.samples_per_s else ""
         said = f"{self.label}: batch {best.batch}{rate}, {milliseconds(best.median_ms)} ms"
         if above:
@@ -215,8 +218,18 @@ def find(request: Request, most: int, out: Path | None, command: str, quiet: boo
     complete = all(one.next_batch is None for one in found)
     answer = MaxBatchAnswer(required=request.require.text, complete=complete, searches=tuple(found), folder=str(folder))
     write(folder / "max-batch.md", lambda: markdown.render(answer.blocks()))
-    if not complete:
-        why = "Not finished" if steps.was_interrupted else "The budget was over"
-        say(f"{why}: what was found so far follows.", stderr)
+    if steps.was_interrupted:
+        say("Not finished: what was found so far follows.", stderr)
+    elif not complete:
+        say(f"The budget was over: what was found so far follows. {_what_would_do(request, found)}", stderr)
     status = INTERRUPTED if steps.was_interrupted else int(any(one.largest is None for one in found))
     return answered(answer, status, as_json, lambda: print_blocks(answer.blocks()))
+
+
+def _what_would_do(request: Request, searches: Sequence[BatchSearch]) -> str:
+    """Say about how much longer the budget must be for the next batch of each backend that has not ended its search."""
+    sampling, ahead = sampling_of(request), [one.label for one in searches if one.next_batch is not None]
+    time_plan = TimePlan(sampling)
+    for label in ahead:
+        time_plan.expect(label, [label], sampling.processes)
+    return f"About {spell_seconds(time_plan.left_s())} more would do for the next batch of {listed(first(ahead))}."

@@ -343,10 +343,15 @@ def _reasons(judgement: Judgement) -> list[str]:
 
 
 def failures_of(records: Sequence[Record]) -> list[str]:
-    """Return a line that says which cells failed, or nothing. --budget does not fail a cell."""
+    """Return a line that says which cells of which models failed, or nothing. --budget does not fail a cell."""
     failed = [record for record in records if record.status.is_failure]
-    labels = dict.fromkeys(f"{record.cell.label} ({record.status})" for record in failed)
-    return [f"{counted(len(failed), 'cell')} failed: {listed(first(list(labels)))}"] if failed else []
+    has_several = len({record.cell.model for record in records}) > 1
+    labels = dict.fromkeys(
+        f"{record.cell.label}{f' of {record.cell.model}' if has_several else ''} ({record.status})" for record in failed
+    )
+    named = first(list(labels))
+    where = ", which the tables name" if len(named) < len(labels) else ""
+    return [f"{counted(len(failed), 'cell')} failed: {listed(named)}{where}"] if failed else []
 
 
 def lacking_of(records: Sequence[Record], works: Callable[[Record], bool]) -> list[str]:

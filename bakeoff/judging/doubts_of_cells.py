@@ -16,7 +16,7 @@ from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Ratio, Record
-from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, spell_ratio, to_go_on
+from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, spell_ratio, spell_times, to_go_on
 
 
 class NotEvaluated(OfCandidates):
@@ -293,7 +293,7 @@ class ProcessSpread(OfValues):
         )
         if not self.widened:
             return said
-        factor = f"{max(self.widened.values()):.3g}"
+        factor = spell_times(max(self.widened.values()))
         return (
             f"{said}. Of {listed(list(self.widened))} a single process ran, which may be as far off: the latency's "
             f"interval reaches to {factor} times as long and as short"

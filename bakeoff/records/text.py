@@ -14,6 +14,9 @@ SIGNIFICANT_DIGITS = 4
 WIDEST = 1000.0
 """An interval whose upper end is over so many times the lower one says only that the value is not known."""
 
+MOST_TIMES = 1_000_000
+"""No larger factor is spelled out: its digits say nothing."""
+
 NAMES_SHOWN = 3
 """Number of names that a list of models, backends or winners begins with; further ones are counted."""
 
@@ -84,7 +87,9 @@ def spell_minutes(*moments: str) -> str:
 
 
 def spell_times(value: float) -> str:
-    """Return a multiple as `1.7`, `94.3` or `12,000`. One above 1 is never `1`."""
+    """Return a multiple as `1.7`, `94.3`, `12,000` or `over 1,000,000`. One above 1 is never `1`."""
+    if value > MOST_TIMES:
+        return f"over {MOST_TIMES:,}"
     return f"{value:,.0f}" if value >= 99.95 else f"{math.ceil(round(value * 100, 6)) / 100:.3g}"
 
 
@@ -94,7 +99,9 @@ def spell_rate(value: float) -> str:
 
 
 def spell_ratio(value: float) -> str:
-    """Return a ratio as `1.85`, `0.024` or `1,234`."""
+    """Return a ratio as `1.85`, `0.024`, `1,234` or `over 1,000,000`."""
+    if value > MOST_TIMES:
+        return f"over {MOST_TIMES:,}"
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"

@@ -79,7 +79,9 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
     if contest.ranked:
         return "nothing could be ranked in both graphs"
     failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
-    return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)})"
+    of_eager = (cell.record.failure for cell in contest.cells if cell.record.cell.backend == "eager")
+    because = "".join(f"; eager: {failure.text}" for failure in of_eager if failure)  # which is the model itself
+    return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)}{because})"
 
 
 def is_unsure(contest: ContestJudgement) -> bool:

@@ -548,6 +548,10 @@ def test_what_the_installed_exporters_say_is_understood(
     [
         ("Unable to cast NotImplemented to Tensor", "torch.export cannot follow a class of tensors"),
         ("Sparse CSR tensors do not have strides", "takes no tensors in a sparse layout"),
+        (
+            "zeros(): argument 'size' failed to unpack: \"type must be tuple of ints,but got FakeTensor",
+            "as pack_padded_sequence does: pass padded batches to the layer",
+        ),
     ],
 )
 def test_tensors_that_are_not_plain_are_named(message: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -61,8 +62,9 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     answer = json.loads(out)
     assert status == 1 and answer["complete"]
     assert answer["exit_reason"] == (
-        "4 cells failed: null/wrong (incorrect), eager (error), null/wrong (error) and tensorrt (error); "
-        "tensorrt, which you named, is unavailable"
+        "4 cells failed: null/wrong of problems/1_product.py (incorrect), eager of problems/2_fails.py (error), null/"
+        "wrong of problems/2_fails.py (error) and tensorrt of problems/2_fails.py (error); tensorrt, which you named, "
+        "is unavailable"
     )
     assert err.splitlines()[-1] == f"exit status 1: {answer['exit_reason']}"
     assert answer["finding"] == (
@@ -455,8 +457,8 @@ def test_the_command_measures_each_batch_in_a_run_of_its_own(command_line: Comma
 
 
 @pytest.mark.parametrize(("run_ends", "status"), [(True, 0), (False, 130)])
-def test_a_budget_that_is_over_is_no_interruption(
-    run_ends: bool, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_budget_that_is_over_is_no_interruption_and_a_longer_one_is_named(
+    run_ends: bool, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = [once(1.0, "onnx"), failed(cell("onnx"), Status.NOT_REACHED, "no time")]
 
@@ -466,6 +468,8 @@ def test_a_budget_that_is_over_is_no_interruption(
     monkeypatch.setattr(max_batch.runs, "run", run)
     asked = LIMITED.model_copy(update={"backends": ("onnx",)})
     assert max_batch.find(asked, 64, tmp_path / "found", "max-batch", quiet=True, as_json=True) == status
+    more = re.search(r"About (\d+) s more would do for the next batch of onnx", capsys.readouterr().err)
+    assert bool(more) is run_ends and (not more or int(more[1]) > 1)
 
 
 def records(first: tuple[float, ...], again: tuple[float, ...]) -> list[Record]:

@@ -182,6 +182,17 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
     assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
 
 
+def test_where_the_model_itself_fails_the_answer_says_why() -> None:
+    told = Failure(kind="RuntimeError", text="your model failed when it was called in fp32: RuntimeError: 2x7 and 8x4")
+    records = [failed(cell(label), Status.ERROR, "", failure=told) for label in ("eager", "onnx")]
+    assert headline.line(judged_contest(*records)) == f"nothing could be ranked (2 error; eager: {told.text})"
+
+
+@pytest.mark.parametrize(("value", "spelt"), [(1.85, "1.85"), (1234.0, "1,234"), (5e17, "over 1,000,000")])
+def test_a_ratio_that_says_only_far_more_has_no_digits(value: float, spelt: str) -> None:
+    assert number_format.ratio(value) == spelt
+
+
 @pytest.mark.parametrize(
     ("value", "spelt"),
     [
@@ -306,6 +317,13 @@ BUDGETS: dict[str, Report] = {
     "a budget that left cells out": report(OPEN, **BUDGET),
     "no budget": report(OPEN, request={}),
     "resumed without its budget": report(OPEN, **BUDGET, resumed_at="2026-11-30T08:00:00+00:00"),
+    "a budget beside other programs": report(
+        [
+            one.model_copy(update={"bursts": under(one.bursts, wait_share=0.2, cpu_share=1.2, others_cores=2.0)})
+            for one in OPEN[:2]
+        ],
+        **BUDGET,
+    ),
     "a budget for few processes": report(HASTY, **BUDGET),
     "interrupted within its budget": report(STOPPED, complete=False, **BUDGET),
 }

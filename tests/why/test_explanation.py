@@ -23,6 +23,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Interval, Record, Status, Work
 from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
+from bakeoff.why import controller
 from bakeoff.why import explanation_text as shown
 from bakeoff.why.explanation import (
     ExplanationAnswer,
@@ -85,6 +86,17 @@ def test_a_long_name_of_a_kernel_is_cut_in_the_table_and_whole_in_the_answer() -
     assert explanation.rows[0].mostly == ((name, 1.0),)
     cells = [cell for row in shown.times_table(explanation).rows for cell in row]
     assert f"{name[: shown.MOST_OF_NAME - 1]}… 100 %" in cells
+
+
+def test_the_command_says_why_its_exit_status_is_not_0(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = {True: beside(FUSED), False: beside(profile("loose", part(1.0, "layers.1")))}
+    for is_whole, profiled in cells.items():
+        monkeypatch.setattr(controller, "profile_run", lambda *_, profiled=profiled: profiled)
+        status, _, err = command_line("explain", tmp_path)
+        assert status == (0 if is_whole else 1)
+        assert ("exit status 1: the rows do not sum to the call within 5 %" in err) is not is_whole
 
 
 def test_json_and_trace_hold_every_kernel() -> None:
