@@ -31,6 +31,7 @@ from tests.reports.samples import (
     product_on_cuda,
     report,
     roofline,
+    under,
 )
 from tests.support.golden import same_as_golden
 from tests.support.printed import every_output
