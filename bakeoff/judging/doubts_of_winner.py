@@ -22,7 +22,7 @@ from bakeoff.records.doubts import EAGER_DIFFERS, Effect, Unchecked
 from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Ratio, Record, Status, Verdict
 from bakeoff.records.text import first as first_names
-from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, to_go_on
+from bakeoff.records.text import listed, percent, spell_interval, spell_ratio, spell_rough_ratio, to_go_on
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
 """A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
@@ -189,7 +189,7 @@ def _why_busy(doubt: MachineBusy) -> str:
 
 def _about(one: str, other: str, ratio: float) -> str:
     fast, slow = (one, other) if ratio >= 1 else (other, one)
-    return f"{fast} is about {spell_ratio(max(ratio, 1 / ratio))}x as fast as {slow}"
+    return f"{fast} is about {spell_rough_ratio(max(ratio, 1 / ratio))}x as fast as {slow}"
 
 
 WHOLE_PIPELINE = (

@@ -107,6 +107,11 @@ def spell_ratio(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
 
 
+def spell_rough_ratio(value: float) -> str:
+    """Return `0.43`, `4.8` or `1,200`: two digits, because no more are known."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
 def spell_interval(low: float, high: float, write: Callable[[float], str]) -> str:
     """Return `[0.0170, 0.0181]` with a space that does not break, or `[unknown]`."""
     return "[unknown]" if is_unknown(low, high, write) else f"[{write(low)},\u00a0{write(high)}]"

@@ -12,7 +12,7 @@ from bakeoff.judging.metric_changes import NO_CHANGE, MetricJudgement
 from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records import schema
-from bakeoff.records.text import first, listed, one_line, spell_times, visible
+from bakeoff.records.text import first, listed, one_line, spell_rough_ratio, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Surface, T, csv_field
@@ -225,7 +225,9 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         ratio = row.speedup
         if ratio is None or not ratio.is_told:
             return number_format.NONE
-        return f"{'about ' if sentences.is_of_few_calls(row) else ''}{number_format.ratio(ratio.value)}"
+        if sentences.is_of_few_calls(row):
+            return f"about {spell_rough_ratio(ratio.value)}"
+        return number_format.ratio(ratio.value)
 
     return [
         Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}", number_format.ratio,

@@ -8,7 +8,15 @@ from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metric_changes import MetricJudgement
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
-from bakeoff.records.text import one_line, spell_interval, spell_ms, spell_rate, spell_ratio, spell_seconds
+from bakeoff.records.text import (
+    one_line,
+    spell_interval,
+    spell_ms,
+    spell_rate,
+    spell_ratio,
+    spell_rough_ratio,
+    spell_seconds,
+)
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
@@ -69,7 +77,7 @@ def times(of: Ratio) -> str:
     a few calls of a busy machine say."""
     ends = of.ci95
     if of.is_of_busy_machine:
-        return f"about {ratio(of.value)}x" if of.is_told else UNKNOWN
+        return f"about {spell_rough_ratio(of.value)}x" if of.is_told else UNKNOWN
     if ends is None or 0 < ends.high <= WIDE * ends.low:
         return f"{ratio(of.value)}x"
     if ends.low <= 1 <= ends.high:
