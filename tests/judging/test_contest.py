@@ -15,10 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.judging import doubts_of_cells as of_cells
-from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.answer import Answer, Certainty, Question, Row, Score, Shared, Term, rank
-from bakeoff.judging.contest import ContestJudgement, dominates, front_of, judge_contest
+from bakeoff.judging.contest import dominates, front_of, judge_contest
 from bakeoff.judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,
@@ -38,15 +36,12 @@ from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.ranking import contenders, undecided
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.records.schema import (
-    Extent,
     Interval,
     LeftEarly,
     Memory,
-    Placement,
     Ratio,
     Record,
     RecordedSize,
-    Status,
     Throughput,
 )
 from bakeoff.records.start_samples import Start, StartedCell
@@ -61,7 +56,6 @@ from tests.reports.samples import (
     cell,
     constant,
     conv_on_cpu,
-    failed,
     lived,
     mlp_on_cuda,
     ok,
@@ -73,12 +67,6 @@ from tests.reports.samples import (
 from tests.support.golden import same_as_golden
 
 Kind = TypeVar("Kind", bound=Doubt)
-
-
-def doubt(contest: ContestJudgement, kind: type[Kind]) -> Kind:
-    """The only doubt of this kind."""
-    (found,) = [found for found in contest.doubts if isinstance(found, kind)]
-    return found
 
 
 def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for() -> None:
@@ -97,40 +85,11 @@ def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for()
     assert alone.baseline == "eager"
 
 
-def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
-    contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
-    assert contest.baseline is None
-    assert [judged.speedup for judged in contest.ranked] == [None, None]
-    assert doubt(contest, of_winner.NoBaseline) == of_winner.NoBaseline("eager", ("onnx", "inductor"))
-    asked = judge_contest([once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")])
-    assert doubt(asked, of_winner.NoBaseline) == of_winner.NoBaseline("eager"), (
-        "what was asked for need not be asked for again"
-    )
-
-
-def test_engines_that_did_nothing_did_not_do_the_work() -> None:
-    placement = Placement(extent=Extent.FALLBACK, engines={"inductor graphs": 0, "library calls": 2})
-    contest = judge_contest([once(1.0, "onnx", placement=placement)])
-    assert doubt(contest, of_cells.PartlyElsewhere) == of_cells.PartlyElsewhere(
-        "onnx", Extent.FALLBACK, (), ("library calls",)
-    )
-
-
 def test_cells_of_two_contests_and_no_cells_are_refused() -> None:
     with pytest.raises(ValueError, match="one contest"):
         judge_contest([*mlp_on_cuda(), *conv_on_cpu()])
     with pytest.raises(ValueError, match="no record"):
         judge_contest([])
-
-
-def test_a_cell_of_one_process_says_how_far_those_of_others_widen_its_interval() -> None:
-    records = [lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])]
-    contest = judge_contest(records)
-    latency = contest.cells[0].latency
-    (label, factor), *others = doubt(contest, of_cells.ProcessSpread).widened.items()
-    assert label == "onnx" and not others
-    assert latency is not None and latency.median_ci95_ms is not None
-    assert latency.median_ci95_ms.high == pytest.approx(factor * latency.median_ms, rel=1e-3)
 
 
 def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
@@ -142,11 +101,6 @@ def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
     begun = time.process_time()
     undecided(records)
     assert time.process_time() - begun < 0.5  # 0.03 s on two idle cores
-
-
-def test_no_records_leave_nothing_undecided() -> None:
-    assert undecided([]) == []
-    assert undecided([failed(cell("onnx"), Status.OOM, "no memory")]) == []
 
 
 def record(

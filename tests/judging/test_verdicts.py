@@ -14,7 +14,8 @@ from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
 from bakeoff.judging.doubt import Doubt, OfRecords, OfValues
-from bakeoff.judging.doubts_of_cells import RoughLatency, RoughLead
+from bakeoff.judging.doubts_of_cells import PartlyElsewhere, ProcessSpread, RoughLatency, RoughLead
+from bakeoff.judging.doubts_of_winner import NoBaseline
 from bakeoff.judging.ranking import beaten, undecided
 from bakeoff.records.doubts import (
     EAGER_DIFFERS,
@@ -87,11 +88,15 @@ def in_short(contest: ContestJudgement, require: str = "") -> str:
     return "; ".join([*parts, *(f"measure on: {best} and {other}" for best, other in pairs)])
 
 
+SAID = (RoughLatency, RoughLead, NoBaseline, PartlyElsewhere, ProcessSpread)
+"""Doubts that are held as sentences, with all their values. A kind and cells stand for the others."""
+
+
 def _named(doubt: Doubt) -> str:
     kind = type(doubt.doubt if isinstance(doubt, OfRecords) else doubt).__name__
     if isinstance(doubt, RequirementMissed):
         return f"{doubt.label} may not win ({doubt.unmet})"
-    if isinstance(doubt, RoughLatency | RoughLead):
+    if isinstance(doubt, SAID):
         return doubt.say()
     values = doubt.values if isinstance(doubt, OfValues) else {}
     names = " and ".join(f"{label} {values[label]:.3g}" if label in values else label for label in doubt.cells)
@@ -233,6 +238,12 @@ def contests() -> dict[str, list[Record]]:
         "calls until a build was final": [once(2.0, "eager"), SETTLED],
         "a fallback and a doubt of its record": [
             once(1.0, "onnx", placement=Placement(extent=Extent.FALLBACK), doubts=[caveat("never steady")])
+        ],
+        "engines that did nothing": [
+            once(1.0, "onnx", placement=Placement(extent=Extent.FALLBACK, engines={"graphs": 0, "library calls": 2}))
+        ],
+        "one process beside processes that differ": [
+            lived(1.0, "onnx", [1.0]), lived(2.0, "inductor", [1.0, 4.0, 1.0])
         ],
         "a doubt that two records share": [
             once(2.0, "eager", doubts=[caveat("no trend")]),

@@ -162,12 +162,6 @@ def test_the_first_table_holds_the_last_runs_and_folded_ones_those_before(tmp_pa
     assert "conv on cpu, fp32" in ticks
 
 
-def test_a_run_counts_for_a_cell_only_where_the_cell_was_tried(histories: dict[str, Path]) -> None:
-    """onnx was unavailable in the first run, died in the second, and is not in the third."""
-    text = history.to_markdown(history.read(histories["a cell that failed"]))
-    assert [row[1] for label in ("eager", "onnx") for row in rows(text, label)] == ["3", "1"]
-
-
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
     keep(made(1, medians(1.0)), tmp_path / "runs" / "1")
     _, page = history.write(tmp_path / "runs", tmp_path / "new" / "place")

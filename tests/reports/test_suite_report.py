@@ -369,12 +369,6 @@ def test_a_cell_that_holds_no_soak_carries_nothing() -> None:
     assert exit_status(found) == 1 and exit_status(judge(report([NOT_HELD, SLOW]))) == 0
 
 
-def test_a_run_that_is_interrupted_before_lower_soaks_ranks_by_turns() -> None:
-    for complete, winner in ((False, "onnx"), (True, "eager")):
-        (contest,) = judge(report([HELD_BY_TURNS, SLOW], complete=complete)).contests
-        assert contest.load is not None and contest.load.answer.winner == winner
-
-
 def test_the_rate_of_a_soak_is_in_the_tables(tmp_path: Path) -> None:
     found = judge(report(soaked_at_less(18.0)))
     assert "rate of the soak" in to_markdown(found) and "4,561" in to_markdown(found)
@@ -389,11 +383,6 @@ def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
     assert "whole requests" not in headline.line(judge(report(made)).contests[0])
     single = [each.model_copy(update={"load": None}) for each in made]
     assert "whole requests" in headline.line(judge(report(single)).contests[0])
-
-
-def test_settings_are_said_in_words() -> None:
-    assert load_report.settings(BEST) == "2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT"
-    assert load_report.settings(Settings(threads=2)) == "1 instance x 2 threads"
 
 
 def test_the_csv_has_a_row_for_each_cell(loaded_judgement: Judgement, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.reports.samples import (
     report,
     strictly_on_cpu,
 )
+from tests.support.golden import same_as_golden
 from tests.support.printed import printed, reported
 
 
@@ -58,44 +59,64 @@ class Clock:
         return self.now_s
 
 
-def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line() -> None:
-    console, file = plain(width=40)  # lines are not wrapped, however narrow
-    clock = Clock()
-    eager, onnx = cell(), cell("onnx", "tuned", dimensions={"batch": 4}, device="cuda", precision="fp16")
-    with LiveTable(console, clock_s=clock) as table:
-        table.planned([eager, onnx])
-        table.note("computing [once]")
-        table.time_left(120, 122)
-        table.phase(eager, "compile")
-        clock.now_s += 65
-        table.built(eager, 12.3)
-        table.built(onnx, 0.5, is_cached=True)
-        table.phase(eager, "measure")
-        table.measured(eager, 1.5)
-        table.tick()
-        measured = ok(eager, constant([1.02] * 6))
-        table.ended(measured)
-        for _ in range(2):  # two contests lack it for the same reason
-            table.ended(failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU"))
-        table.ended(failed(cell("triton"), Status.UNSUPPORTED, "no kernel"))
-        table.ended(failed(onnx, Status.CRASH, "died\nin [load]", died_in="load", signal=11))
-        clock.now_s += 60
-        table.decided([measured])
-    assert file.getvalue().splitlines() == [
-        "[0:00] computing [once]",
-        "[1:05, about 0:57 left] conv cpu fp32 eager is ready after 12 s",
-        "[1:05, about 0:57 left] conv batch=4 cuda fp16 onnx/tuned is ready after 0.50 s, from the cache",
-        "[1:05, about 0:57 left] conv batch=4 cuda fp16 onnx/tuned: crash in load, died in [load]",
-        "[2:05, longer than expected] 2 backends that cannot run here were not tried: tensorrt, triton",
-        "[2:05, longer than expected] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",
-    ]
+Step = Callable[[LiveTable], object]
+EAGER, ONNX, ELSEWHERE = cell(), cell("onnx"), cell("inductor", device="cuda")
+TUNED = cell("onnx", "tuned", dimensions={"batch": 4}, device="cuda", precision="fp16")
+MEASURED = ok(EAGER, constant([1.02] * 6))
+MODES = [cell("null", f"mode{number}") for number in range(40)]
+ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+
+SCRIPTS: dict[str, list[tuple[float, Step]]] = {
+    "a run": [
+        (0, lambda table: table.planned([EAGER, TUNED])),
+        (0, lambda table: table.note("computing [once]")),
+        (0, lambda table: table.time_left(120, 122)),
+        (0, lambda table: table.phase(EAGER, "compile")),
+        (65, lambda table: table.built(EAGER, 12.3)),
+        (0, lambda table: table.built(TUNED, 0.5, is_cached=True)),
+        (0, lambda table: table.phase(EAGER, "measure")),
+        (1, lambda table: table.measured(EAGER, 1.5)),
+        (1, lambda table: table.ended(MEASURED)),
+        (0, lambda table: table.ended(ABSENT)),
+        (0, lambda table: table.ended(ABSENT)),  # two contests lack it for the same reason
+        (0, lambda table: table.ended(failed(cell("triton"), Status.UNSUPPORTED, "no kernel"))),
+        (1, lambda table: table.ended(failed(TUNED, Status.CRASH, "died\nin [load]", died_in="load", signal=11))),
+        (60, lambda table: table.decided([MEASURED])),
+    ],
+    "cells that lead": [
+        (1, lambda table: table.planned([EAGER, ONNX, ELSEWHERE])),
+        *((0.0, lambda table, one=one: table.phase(one, "measure")) for one in (EAGER, ONNX, ELSEWHERE)),
+        (1, lambda table: table.measured(EAGER, 2.0)),
+        (1, lambda table: table.measured(ELSEWHERE, 0.5)),  # nothing is compared yet
+        (1, lambda table: table.measured(ONNX, 1.0)),
+        (1, lambda table: table.measured(ONNX, 3.0)),
+        (1, lambda table: table.ended(failed(EAGER, Status.INCORRECT, "wrong"))),  # what is wrong does not lead
+    ],
+    "more cells than lines": [
+        (1, lambda table: table.planned(MODES)),
+        *((0.01, lambda table, each=each: table.ended(failed(each, Status.OOM, "full"))) for each in MODES[:20]),
+        (0, lambda table: table.phase(MODES[30], "compile")),
+        (1, lambda table: table.phase(MODES[31], "load")),
+    ],
+    "a number of calls": [(0, lambda table: table.decided([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")]))],
+}  # fmt: skip
 
 
-def test_the_line_of_a_contest_answers_what_was_asked() -> None:
-    console, file = plain()
-    with LiveTable(console, calls=10) as table:
-        table.decided([once(1.0, "onnx", build_s=20.0), once(2.0, "eager")])
-    assert re.fullmatch(r"\[0:00\] conv on cpu, fp32: eager, 0\.0\d+ s for 10 calls, .*\n", file.getvalue())
+def test_a_run_is_shown_as_before_while_it_goes_on() -> None:
+    """A pipe gets a line for each event, which is not wrapped, however narrow the console is. A terminal shows what is
+    known after each step, as far as it has changed."""
+    lines = []
+    for name, script in SCRIPTS.items():
+        for kind, (screen, file) in {"pipe": plain(40), "terminal": terminal(10)}.items():
+            clock, pictures = Clock(), dict[str, None]()
+            with LiveTable(screen, clock_s=clock, calls=10 if "calls" in name else None) as table:
+                for later_s, step in script:
+                    clock.now_s += later_s
+                    step(table)
+                    pictures["\n".join(last_picture(file))] = None
+            shown = "\n--\n".join(pictures) if kind == "terminal" else file.getvalue().rstrip()
+            lines += [f"# {name}, {kind}", shown]
+    same_as_golden("live.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -107,58 +128,6 @@ def test_quiet_says_nothing(is_terminal: bool) -> None:
         table.note("something")
         table.ended(ok(cell(), constant([1.02] * 6)))
     assert file.getvalue() == ""
-
-
-def test_a_terminal_shows_phase_elapsed_and_median() -> None:
-    console, file = terminal()
-    clock = Clock()
-    with LiveTable(console, clock_s=clock) as table:
-        table.planned([cell(), cell("onnx")])
-        table.phase(cell(), "compile")
-        table.time_left(60, 90)
-        clock.now_s += 12
-        table.tick()
-        compiling = last_picture(file)
-        table.phase(cell(), "measure")
-        clock.now_s += 1
-        table.measured(cell(), 1.234)
-        measuring = last_picture(file)
-        clock.now_s += 1
-        table.ended(ok(cell(), constant([1.02] * 6)))
-        table.ended(failed(cell("onnx"), Status.ERROR, "[red]no[/red]", died_in="export"))
-    assert any(re.search(r"eager +compile +12 s", line) for line in compiling)
-    assert any(re.search(r"onnx +waiting", line) for line in compiling)
-    assert compiling[-1] == "0 of 2 cells ended, 1 in flight, 0:12, 0:48 to 1:18 left"
-    assert any(re.search(r"eager +measure +1 s +1\.234 ms", line) for line in measuring)
-    final = last_picture(file)
-    assert any(re.search(r"eager +ok +4 s +1\.020 ms", line) for line in final)
-    assert any("error in export" in line and "[red]no[/red]" in line for line in final)
-    assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error, 0:14, 0:46 to 1:16 left"
-
-
-def test_a_terminal_shows_which_cell_leads_from_the_first_round_on() -> None:
-    console, file = terminal()
-    clock = Clock()
-    elsewhere = cell("inductor", device="cuda")
-
-    def leading() -> list[str]:
-        clock.now_s += 1
-        table.tick()
-        return [line.split()[3] for line in last_picture(file) if "leads so far" in line]
-
-    with LiveTable(console, clock_s=clock) as table:
-        table.planned([cell(), cell("onnx"), elsewhere])
-        for one in (cell(), cell("onnx"), elsewhere):
-            table.phase(one, "measure")
-        table.measured(cell(), 2.0)
-        table.measured(elsewhere, 0.5)
-        assert leading() == [], "nothing is compared yet"
-        table.measured(cell("onnx"), 1.0)
-        assert leading() == ["onnx"]
-        table.measured(cell("onnx"), 3.0)
-        assert leading() == ["eager"]
-        table.ended(failed(cell(), Status.INCORRECT, "wrong"))
-        assert leading() == [], "what is wrong does not lead"
 
 
 def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
@@ -176,24 +145,6 @@ def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
         table.measured(cell(), 7.0)
         assert file.tell() > written
         assert "7.000 ms" in "".join(last_picture(file))
-
-
-def test_more_cells_than_lines_show_those_in_flight_and_counts() -> None:
-    console, file = terminal(height=10)
-    clock = Clock()
-    cells = [cell("null", f"mode{number}") for number in range(40)]
-    with LiveTable(console, clock_s=clock) as table:
-        table.planned(cells)
-        for each in cells[:20]:
-            table.ended(failed(each, Status.OOM, "full"))
-            clock.now_s += 1
-        table.phase(cells[30], "compile")
-        table.phase(cells[31], "load")
-    final = last_picture(file)
-    assert len(final) <= 9
-    assert "null/mode30" in final[0] and "null/mode31" in final[1]
-    assert "null/mode19" in final[2]  # the last to end
-    assert final[-1] == "20 of 40 cells ended, 20 oom, 2 in flight, 0:20"
 
 
 def test_an_exception_leaves_the_terminal_in_order() -> None:
