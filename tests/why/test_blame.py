@@ -313,6 +313,40 @@ def test_calls_of_a_shared_module_are_told_apart(tmp_path: Path) -> None:
     assert [point.name for point in blame.growth] == ["block", "block (call 2)"]
 
 
+class CachedLayer(Layer):
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+        y = super().forward(x)
+        if cache is not None:
+            y = y + cache.states.get(self, torch.zeros_like(y))
+            cache.states[self] = y
+        return y
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.states: dict[nn.Module, Tensor] = {}
+
+
+class CachedNet(Net):
+    """Gives its layers an object that they write into."""
+
+    def __init__(self, rounds: bool) -> None:
+        super().__init__(rounds)
+        self.layers = nn.ModuleList(CachedLayer(rounds and number == 3) for number in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache = Cache()
+        for layer in self.layers:
+            x = layer(x, cache)
+        return x
+
+
+def test_modules_that_get_a_cache_are_searched_without_it(tmp_path: Path) -> None:
+    blame = searched(CachedNet(rounds=True), "eager", tmp_path)
+    assert blame.place is not None and blame.place.name == "layers.3: aten.to.dtype"
+    assert not any(trial.eager_fails for trial in blame.trials)
+
+
 class Steep(nn.Module):
     """Adds an error of a few roundings that its neighbours add, too."""
 
