@@ -103,7 +103,7 @@ class LoadRounds:
         if not has_settings and cell_run.is_right:
             under_load = cell_run.under_load(self._plan)
             search = self._searches[cell_run] = under_load.search_settings(lambda: self._why_over(cell_run))
-            self._said(cell_run, next(search))
+            self._note_search(cell_run, next(search))
 
     def _why_over(self, cell_run: CellRun) -> str:
         ends_s, why = self._searches_end_s[cell_run]
@@ -117,7 +117,7 @@ class LoadRounds:
         planned = (self._now_s + MOST_OF_SEARCH * self._plan.search_s, search_ended(self._plan))
         self._searches_end_s[cell_run] = min(planned, self._searches_end_s[cell_run])
         for known in search:
-            self._said(cell_run, known)
+            self._note_search(cell_run, known)
         load = cell_run.load
         assert load is not None
         if load.settings is None:
@@ -128,7 +128,7 @@ class LoadRounds:
         value = f"{spell_rate(best)} {self._spec.unit}"
         self._run.progress.note(f"{label} {self._spec.verb} {value} at first, with {spelled(load.settings)}")
 
-    def _said(self, cell_run: CellRun, load: Load) -> None:
+    def _note_search(self, cell_run: CellRun, load: Load) -> None:
         """Keep what a search knows, for the report of a run that ends now, and say what was tried last."""
         before, cell_run.load = cell_run.load, load
         if before and len(before.tried) == len(load.tried):
