@@ -11,6 +11,7 @@ import numpy as np
 
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubt import Doubt, FirstPlace, OfCandidates, OfCell, OfCells, OfValues, Stop
+from bakeoff.judging.estimate import PAGE_FAULT_NS
 from bakeoff.judging.metric_changes import is_reference, judge_metrics
 from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
@@ -441,10 +442,7 @@ def _throughput_ratios(records: Sequence[Record], are_doubtful: bool) -> dict[st
     }
 
 
-PAGE_FAULT_MS = 1e-3
-"""What a page from the kernel costs at least. With clearing it, 2 µs were measured on an AMD EPYC."""
-
-MAX_PAGING_SHARE = 0.05
+MAX_PAGING_SHARE = 0.1
 """If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
 
 
@@ -457,7 +455,7 @@ class FreshMemory(OfValues):
             record.cell.label: count
             for record in evidence.ranking.ranked
             if record.latency and not record.cell.device.is_cuda
-            if (count := _pages_in_a_call(record)) * PAGE_FAULT_MS > MAX_PAGING_SHARE * record.latency.median_ms
+            if (count := _pages_in_a_call(record)) * PAGE_FAULT_NS > MAX_PAGING_SHARE * record.latency.median_ms * 1e6
         }
         return cls.of(pages)
 

@@ -41,11 +41,13 @@ LEAST_ERROR = 0.0025
 """The standard error of a log ratio of one process counts as this at least: a few rounds may agree by chance."""
 
 
-PAGE_FAULT_NS = 2000.0
-"""What a page from the kernel takes, with clearing it, as measured on an AMD EPYC (benchmarks/allocators.py)."""
+PAGE_FAULT_NS = 1800.0
+"""What a page from the kernel takes, with clearing it: 1.8 µs by a fit over 924 processes of `conv` on a Xeon, and 2 µs
+on an AMD EPYC."""
 
-MOST_FOR_PAGES = 0.9
-"""At most this share of a call counts as getting pages."""
+MOST_FOR_PAGES = 0.5
+"""At most this share of a call counts as getting pages. Three processes of each of two equal cells of `conv` were up to
+1.9 times apart, though single ones were 3.3 times."""
 
 
 def burst_ms(burst: Burst) -> float:
