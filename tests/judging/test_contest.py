@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from bakeoff.judging.decision import (
     may_be_decided,
     relation,
 )
-from bakeoff.judging.doubt import Doubt
 from bakeoff.judging.estimate import ratio_over_processes, series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.judgement import contests_of, judge
@@ -65,8 +63,6 @@ from tests.reports.samples import (
     steady,
 )
 from tests.support.golden import same_as_golden
-
-Kind = TypeVar("Kind", bound=Doubt)
 
 
 def test_speedups_are_over_the_fastest_of_eagers_modes_where_that_is_asked_for() -> None:

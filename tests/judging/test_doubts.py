@@ -68,14 +68,9 @@ from tests.reports.samples import (
     steady,
     under,
 )
+from tests.reports.test_sentences import ACCESSES
 from tests.support.golden import same_as_golden
 
-ACCESSES = (
-    Access(kind=AccessKind.CLOCK),
-    Access(kind=AccessKind.VARIABLE, name="SCALE"),
-    Access(kind=AccessKind.WRITTEN_FILE, name="/tmp/logs/log.txt"),
-    Access(kind=AccessKind.PRINT),
-)
 RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, processes=3)
 
 
@@ -257,20 +252,6 @@ def test_builds_differ_if_they_are_further_apart_than_their_processes(
     levels_ms: Sequence[float], builds: int, spread: float | None
 ) -> None:
     assert of_cells.spread_of_builds(measured(levels_ms, builds)) == (spread and pytest.approx(spread, abs=0.01))
-
-
-def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
-    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
-    contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
-    (doubt,) = [doubt for doubt in contest.doubts if isinstance(doubt, of_cells.BuildSpread)]
-    assert doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
-
-
-@pytest.mark.parametrize(("rival_ms", "effect"), [(1.15, Effect.WINNER), (3.0, Effect.NUMBER)])
-def test_builds_that_differ_by_more_than_the_lead_could_change_the_winner(rival_ms: float, effect: Effect) -> None:
-    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
-    records = [measured(levels_ms, 2), measured([rival_ms * level_ms for level_ms in levels_ms], 1, "onnx")]
-    assert of_cells.BuildSpread({"inductor": 0.2}).effect(Evidence(Ranking(records)).first) is effect
 
 
 CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}

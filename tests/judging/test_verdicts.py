@@ -37,6 +37,7 @@ from bakeoff.reports import sentences
 from tests.judging import test_metrics as metrics
 from tests.judging import test_precisions as precisions
 from tests.judging.test_costs import carrying, window
+from tests.judging.test_doubts import measured
 from tests.judging.test_metrics import right
 from tests.judging.test_suites import both, part, staged
 from tests.reports.samples import (
@@ -374,6 +375,7 @@ def hardly_known() -> dict[str, list[Record]]:
     times = {"onnx": turns, "eager": [2.6 / factor for factor in turns]}
     lost = {"wait_share": 0.35, "others_cores": 3.0, "cpu_share": 1.0, "caller_share": 0.5}
     quick = [burst.model_copy(update={"samples_ns": [*burst.samples_ns, 300_000]}) for burst in steady([1.0, 1.2, 1.1])]
+    of_builds = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     return {
         "a process in which both took twenty times as long": [
             lived(ms, name, [1.0, 20.0], roofline=roofline(ms)) for name, ms in levels_ms.items()
@@ -386,6 +388,12 @@ def hardly_known() -> dict[str, list[Record]]:
         "calls that lost their cores, and few processes": [
             ok(cell("eager"), under(quick, **lost)), lived(0.5, "onnx", [1.0, 1.8])
         ],
+        **{
+            f"builds that differ by 20 %, {times:g} times apart": [
+                measured(of_builds, 2), measured([times * level_ms for level_ms in of_builds], 1, "onnx")
+            ]
+            for times in (1.15, 3.0)
+        },
     }  # fmt: skip
 
 
