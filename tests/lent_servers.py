@@ -28,7 +28,7 @@ class LentServer(ForkLauncher):
         super().__init__()
         self._waiting, self._imports = waiting, imports
         self._own = imports.pop() if imports else ()
-        super().preload(self._own)
+        super().preload((*self._own, "warm_caches"))
         self._is_plain = True
 
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
