@@ -4,7 +4,7 @@ import ctypes
 import ctypes.util
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
 from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
 from bakeoff.doctor.terminal import print_diagnosis
-from bakeoff.measuring.controller.launcher import Launcher, create_launcher
+from bakeoff.measuring.controller import launcher
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
@@ -285,23 +285,13 @@ def test_a_backend_that_does_not_load_has_no_libraries() -> None:
     assert facts.libraries(["no-such-backend"]) == {}
 
 
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """Starts processes that find a module which ends them."""
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "crashing_on_import.py").write_text("import os; os._exit(3)")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder))
-        with create_launcher("auto") as launcher:
-            yield launcher
-
-
 @pytest.mark.parametrize(
     ("module", "said"),
     [("json", ""), ("nowhere_at_all", "ModuleNotFoundError"), ("crashing_on_import", "exit status 3")],
 )
-def test_whether_a_library_imports_is_tried_in_a_child(module: str, said: str, starter: Launcher) -> None:
-    reason = facts.import_error(module, starter)
+def test_whether_a_library_imports_is_tried_in_a_child(module: str, said: str) -> None:
+    with launcher.create_launcher("auto") as starter:
+        reason = facts.import_error(module, starter)
     assert said in reason and bool(said) == bool(reason)
 
 
