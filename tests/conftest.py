@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,14 +21,22 @@ from bakeoff.measuring.controller import groundwork, launcher
 from bakeoff.measuring.controller.build_cache import CEILINGS
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.run_context import RunContext
+from bakeoff.planning.request import StartMethod
 from bakeoff.records.schema import Ceilings, Cell
+from bakeoff.shipping import export
+from bakeoff.why import controller as why
 from tests.lent_servers import lent_servers
 
 CHECKOUT = ("tests.", "benchmarks.", "plugins.", "bakeoff_hotpath", "scripted_backends")
 """How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
 
-settings.register_profile("brief", max_examples=40, deadline=None)
-settings.load_profile("brief")
+settings.register_profile("brief", max_examples=20, deadline=None)
+settings.register_profile("thorough", max_examples=100, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try out more examples where slow tests are wanted, too."""
+    settings.load_profile("brief" if "not slow" in config.option.markexpr else "thorough")
 
 
 @pytest.fixture
@@ -189,6 +197,17 @@ def heard_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_servers(shared_servers: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start fork servers of their own, and end them."""
     monkeypatch.setattr(launcher, "create_launcher", shared_servers)
+
+
+@pytest.fixture
+def forked_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export, an explanation or a blame forks a server that has imported torch, and starts no fresh interpreter."""
+
+    def forked(_: StartMethod, **fields: Mapping[str, str]) -> launcher.Launchers:
+        return launcher.Launchers("auto", **fields)
+
+    for room in (export, why):
+        monkeypatch.setattr(room, "Launchers", forked)
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring import session
 from bakeoff.measuring.controller import others
-from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.planning.plan import Contest
@@ -425,6 +424,7 @@ def factory(batch: int = 2):
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_run_is_not_resumed_where_variables_that_the_model_reads_its_weights_or_its_code_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> None:
@@ -520,11 +520,11 @@ def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_ag
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_programs")
 def test_a_model_with_other_weights_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = Far(tmp_path)
     far.write(1.5)
     monkeypatch.setattr(export, "_runtime_of", lambda *_: backends.create("inductor").runtime(CPU))
-    monkeypatch.setattr(export, "Launchers", lambda _: Launchers("auto"))  # whose servers have imported torch
     with pytest.raises(UsageError, match=OTHER_WEIGHTS):
         export.export(far.folder, "eager", tmp_path / "export")
     for kept in far.folder.glob("reference/*.origin.json"):

@@ -237,6 +237,7 @@ def factory(batch: int = 4):
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("labels", [("torchscript",), pytest.param(("eager", "inductor"), marks=pytest.mark.slow)])
 def test_a_folder_begins_with_the_state_that_the_model_began_with(
     tmp_path: Path, labels: tuple[str, ...], answers_of: Answers
@@ -516,6 +517,7 @@ def test_a_model_that_holds_what_belongs_to_its_process_is_refused(tmp_path: Pat
         pickled_model.write(made.module, made.inputs[0], tmp_path / "model.pt")
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_eager_is_reproduced_and_not_exported(run: Path, tmp_path: Path, command_line: CommandLine) -> None:
     assert "see bakeoff reproduce" in command_line("export", run, "eager", "--out", tmp_path / "export")[2]
     status, out, _ = command_line("reproduce", run, "eager", "--out", tmp_path / "again", "--json")

@@ -655,6 +655,7 @@ def test_starts_that_cannot_be_measured_are_refused(asked: dict[str, Any], reaso
         Request(**asked)
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_run_starts_its_contenders_and_is_complete_only_then(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

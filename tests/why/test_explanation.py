@@ -273,6 +273,7 @@ def stored_run(folder: Path, *backends: str, **of_cell: Any) -> Path:
     return folder / "run"
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_cell_is_explained_beside_eager(command_line: CommandLine, tmp_path: Path) -> None:
     run = stored_run(tmp_path, "eager", "torchscript")
     _, out, _ = command_line("explain", run, "torchscript", "--json", "--trace", tmp_path / "trace.json")
