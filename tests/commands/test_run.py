@@ -231,12 +231,21 @@ class Watching(Silent):
         assert Store(self.folder).has(record.cell.id)
 
 
-def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def measured_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """A run of four cells, which tests resume in a copy of its folder."""
+    folder = tmp_path_factory.mktemp("once") / "run"
     watching = Watching(folder)
     asked = ("null", "null/double", "null/error", "tensorrt")
-    first = by_label(measure(folder, *asked, progress=watching))
+    report = measure(folder, *asked, progress=watching)
     assert sorted(watching.ended_labels) == sorted(asked)
+    return folder, report
+
+
+def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
+    tmp_path: Path, measured_once: tuple[Path, Report]
+) -> None:
+    folder, first = shutil.copytree(measured_once[0], tmp_path / "run"), by_label(measured_once[1])
     has_one_floor(first)
 
     (lost,) = (folder / "cells").glob("*null.double.json")
@@ -350,6 +359,7 @@ def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, 
     assert by_label(report)["null/partial"].status is Status.FALLBACK
 
 
+@pytest.mark.slow
 def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_path: Path) -> None:
     file = tmp_path / "shy.py"
     file.write_text(
@@ -548,7 +558,10 @@ def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeyp
     assert sorted(record.status for record in report.records) == [Status.ERROR, Status.NOT_REACHED]
 
 
-def test_what_is_named_twice_is_measured_once_and_a_note_says_so(tmp_path: Path) -> None:
+def test_what_is_named_twice_is_measured_once_and_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "measure", lambda *_: None)
     watching = Silent()
     report = measure(tmp_path / "run", "null", "null", precision=["fp32", "fp32"], progress=watching)
     assert [record.cell.label for record in report.records] == ["null"]
@@ -560,18 +573,20 @@ def test_what_is_named_twice_is_measured_once_and_a_note_says_so(tmp_path: Path)
 
 
 def test_resume_measures_what_failed_on_a_full_disk_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, measured_once: tuple[Path, Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "run"
-    report = measure(folder, "eager", "null", "null/error")
+    folder, report = shutil.copytree(measured_once[0], tmp_path / "run"), measured_once[1]
     store, kept = Store.open(folder), by_label(report)
     failure = kept["null/error"].failure
     assert failure is not None
     store.save(kept["null"].model_copy(update={"status": Status.ERROR, "failure": failure.on_full_disk}))
     resumed, _ = runs.resume(folder, Silent())
-    statuses = {label: record.status for label, record in by_label(resumed).items()}
-    assert statuses == {"eager": Status.OK, "null": Status.OK, "null/error": Status.ERROR}
-    assert by_label(resumed)["null/error"] == kept["null/error"] and resumed.complete
+    again = by_label(resumed)
+    assert {label: record.status for label, record in again.items()} == {
+        label: record.status for label, record in kept.items()
+    }
+    assert again["null"].bursts[0].group not in {burst.group for burst in kept["null"].bursts}
+    assert again["null/error"] == kept["null/error"] and resumed.complete
     assert [note.startswith("resumed at 20") for note in resumed.notes[len(report.notes) :]] == [True, False]
     assert resumed.created_at == report.created_at == store.created_at
     said: list[str] = []
