@@ -6,10 +6,12 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -270,6 +272,7 @@ def test_a_dry_run_measures_nothing(command_line: CommandLine) -> None:
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine) -> None:
     asked = "eager,null/partial,null/wrong,null/crash-in-load,null/unsupported,tensorrt"
     status, out, _ = command_line(*TINY, "--backends", asked, "--strict", "--out", "run")
@@ -421,7 +424,7 @@ HERE = Path(__file__).parent
 def factory(batch: int = 1):
     """Blocks in the second epoch of the second contest, as long as a file says so."""
     if (HERE / "block").exists() and list(HERE.glob("run/unfinished/*batch2*")):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", str(HERE)], start_new_session=True)
         (HERE / "blocked").touch()
         time.sleep(3600)
     return torch.nn.Linear(4, 4), torch.randn(batch, 4)
@@ -429,18 +432,21 @@ def factory(batch: int = 1):
 
 
 @pytest.fixture
-def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two contests in `run`, stuck in the second process of the third cell, with a grandchild.
-
-    Its temporary folder is in `temp`.
-    """
+def blocking(tmp_path: Path) -> tuple[str, ...]:
+    """The arguments of a run of two contests in `run`, which is stuck in the second process of the third cell, with a
+    grandchild."""
     (tmp_path / "mine.py").write_text(BLOCKING)
     (tmp_path / "block").touch()
-    (tmp_path / "temp").mkdir()
     measured = ("--model", "mine.py:factory", "--set", "batch=1,2", "--backends", "null,null/again", "--out", "run")
-    brief = ("--devices", "cpu", "--min-time", "0.02", "--processes", "2")
+    return (*measured, "--devices", "cpu", "--min-time", "0.02", "--processes", "2")
+
+
+@pytest.fixture
+def blocked(tmp_path: Path, blocking: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    """Such a run in a process of its own, whose temporary folder is in `temp`."""
+    (tmp_path / "temp").mkdir()
     process = subprocess.Popen(
-        [sys.executable, ROOT / "runner.py", *measured, *brief],
+        [sys.executable, ROOT / "runner.py", *blocking],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
         stdout=subprocess.PIPE,
@@ -468,15 +474,16 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def processes_of(folder: Path) -> Sequence[psutil.Process]:
-    """Those that were started for a run whose temporary folder lies in `folder`: it is among their arguments or in
-    their environment."""
+    """Those that a run in `folder` has started: the folder, or its temporary one, is among their arguments, or the
+    latter in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            told = [*process.cmdline(), *process.environ().values()]
+            arguments, values = process.cmdline(), process.environ().values()
         except (psutil.Error, OSError):
             continue
-        if process.pid != os.getpid() and any(str(folder / "temp") in text for text in told):
+        is_of_run = str(folder) in arguments or any(str(folder / "temp") in text for text in (*arguments, *values))
+        if process.pid != os.getpid() and is_of_run:
             found.append(process)
     return found
 
@@ -561,22 +568,39 @@ def test_what_the_system_refuses_is_a_sentence(
 
 
 def test_an_interrupted_run_reports_what_it_has_leaves_nothing_running_and_is_resumed(
-    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine
+    blocking: tuple[str, ...], tmp_path: Path, command_line: CommandLine
 ) -> None:
     """It is asked to terminate, which it takes as it takes Ctrl-C."""
-    blocked.terminate()
-    out, err = blocked.communicate(timeout=150)
-    assert blocked.returncode == 130
-    assert "Traceback" not in out + err
+
+    def terminate() -> None:
+        wait_until((tmp_path / "blocked").exists, 120)
+        assert processes_of(tmp_path), "the grandchild is not found"
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(terminate)
+        status, out, err = command_line(*blocking)
+    asked.result()
+    assert status == 130 and out.count("bakeoff resume run") == 1 and "bakeoff resume" not in err
     assert err.splitlines()[-1] == "Interrupted: the run ends, and keeps its numbers."
-    assert out.count("bakeoff resume run") == 1 and "bakeoff resume" not in err
-    assert nothing_is_left_of(tmp_path)
+    wait_until(lambda: not processes_of(tmp_path), 5)
     report = report_file.read(tmp_path / "run")
     assert not report.complete and report.planned == 4
     assert processes_by_batch(report)[2] == [1, 1]
     assert set(statuses(report).values()) == {"ok"}
     assert (tmp_path / "run" / "report.md").exists()
     resumed(command_line, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_terminated_leaves_no_process_and_no_file(
+    blocked: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    blocked.terminate()
+    out, err = blocked.communicate(timeout=150)
+    assert blocked.returncode == 130 and "Traceback" not in out + err
+    assert err.splitlines()[-1] == "Interrupted: the run ends, and keeps its numbers."
+    assert nothing_is_left_of(tmp_path)
 
 
 @pytest.mark.slow
