@@ -90,6 +90,7 @@ def test_our_models_are_valid_in_bfloat16(model: str, exported: Callable[..., An
     require_valid_bfloat16(exported(model, Precision.BF16))
 
 
+@pytest.mark.slow
 def test_a_vision_model_is_valid_in_bfloat16_with_its_batch_normalisations_folded(tmp_path: Path) -> None:
     graph = exported_in_bfloat16(Vision(), 2, 3, 16, 16, folder=tmp_path)
     require_valid_bfloat16(graph)
@@ -119,6 +120,7 @@ def test_only_a_graph_that_needs_it_gets_a_higher_opset(exported: Callable[..., 
     assert opset_of(exported("conv", Precision.BF16)) == max(default, BFLOAT16_OPSET)
 
 
+@pytest.mark.slow
 def test_an_opset_that_is_asked_for_is_kept(exported: Callable[..., Any]) -> None:
     graph = exported("conv", Precision.BF16, 23)
     assert opset_of(graph) == 23

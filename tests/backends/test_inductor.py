@@ -78,9 +78,9 @@ class WhollyOutside(Whole):
 @pytest.mark.parametrize(
     ("module", "extent", "graphs", "reason"),
     [
-        (Broken, Extent.PARTIAL, 2, "torch._dynamo.graph_break"),
+        pytest.param(Broken, Extent.PARTIAL, 2, "torch._dynamo.graph_break", marks=pytest.mark.slow),
         pytest.param(Talking, Extent.PARTIAL, 2, "builtin operator", marks=pytest.mark.slow),
-        pytest.param(PartlyOutside, Extent.PARTIAL, 1, "disable", marks=pytest.mark.slow),
+        (PartlyOutside, Extent.PARTIAL, 1, "disable"),
         (WhollyOutside, Extent.FALLBACK, 0, "disable"),
     ],
 )

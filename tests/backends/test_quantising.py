@@ -56,7 +56,7 @@ def relative_rmse(one: Built) -> float:
         pytest.param("eager", "mlp", marks=pytest.mark.slow),
         ("eager", "conv"),
         pytest.param("inductor", "conv", marks=pytest.mark.slow),
-        ("openvino", "conv"),
+        pytest.param("openvino", "conv", marks=pytest.mark.slow),
         pytest.param("openvino", "transformer", marks=pytest.mark.slow),
     ],
 )
