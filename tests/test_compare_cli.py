@@ -1,5 +1,6 @@
 """`bakeoff compare` and `history`, from what a user types to the exit status."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,23 @@ from tests.conftest import CommandLine
 from tests.reports.samples import cell, failed, ok, report, steady
 
 
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path) -> None:
-    """Write the runs `base`, `slower` and `crashed`."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs `base`, `slower` and `crashed`."""
+    folder = tmp_path_factory.mktemp("runs")
     for place, (name, onnx_ms) in enumerate({"base": 0.9, "slower": 1.08}.items(), 1):
         records = [ok(cell(), in_three_processes(1.7)), ok(cell("onnx"), in_three_processes(onnx_ms))]
         found = report(records, run_id=name, created_at=f"2026-05-0{place}T10:00:00Z")
-        writer.write(found, tmp_path / name, figures=False)
+        writer.write(found, folder / name, figures=False)
     records = [ok(cell(), in_three_processes(1.7)), failed(cell("onnx"), Status.CRASH, "died in load, signal 11")]
     found = report(records, run_id="crashed", created_at="2026-05-03T10:00:00Z")
-    writer.write(found, tmp_path / "crashed", figures=False)
+    writer.write(found, folder / "crashed", figures=False)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def runs(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
 
 
 def in_three_processes(median_ms: float) -> list[Burst]:

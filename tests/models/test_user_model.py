@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import pickle
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -661,44 +662,52 @@ def test_a_pattern_stands_for_the_files_with_a_model(problem: Path, tmp_path: Pa
         models.expanded([f"{tmp_path}/h*.py"])
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> None:
-    """Files and folders with one fault each, in the folder that the command line starts from."""
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files and folders with one fault each."""
+    made = tmp_path_factory.mktemp("faulty")
     config = {"model_type": "bert", "vocab_size": 9}
     for name, known, more in (
         ("pickled", config, "pytorch_model.bin"),
         ("mistyped", config | {"model_type": "brt"}, "empty"),
         ("pipeline", None, "model_index.json"),
     ):
-        folder = tmp_path / name
+        folder = made / name
         folder.mkdir()
         (folder / more).write_text("{}")
         if known:
             (folder / "config.json").write_text(json.dumps(known))
-    (tmp_path / "short.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch:\xff")
-    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
-    _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
-    torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
-    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "scripted.pt")
-    (tmp_path / "exported.pt").write_bytes((tmp_path / "linear.pt2").read_bytes())
-    (tmp_path / "net.safetensors").write_bytes(b"")
+    (made / "short.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch:\xff")
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), made / "linear.pt2")
+    _rewrite(made / "linear.pt2", made / "future.pt2", _of_the_future)
+    torch.save(torch.nn.Linear(2, 2).state_dict(), made / "weights.pt")
+    torch.jit.script(torch.nn.Linear(2, 2)).save(made / "scripted.pt")
+    (made / "exported.pt").write_bytes((made / "linear.pt2").read_bytes())
+    (made / "net.safetensors").write_bytes(b"")
     for file in ("problems/1.py", "graph/model.py", "graph/weight_meta.py"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    (tmp_path / "unet").mkdir()
-    (tmp_path / "unet/config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
-    (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
-    (tmp_path / "mine.py").write_text(
+        (made / file).parent.mkdir(exist_ok=True)
+        (made / file).touch()
+    (made / "unet").mkdir()
+    (made / "unet/config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
+    (made / "short.pt2").write_bytes((made / "linear.pt2").read_bytes()[:999])
+    (made / "mine.py").write_text(
         "class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n\n\n"
         "partial = functools.partial(factory, 3)\nalias = other.build\nmodel: Net = Net()\nif model:\n"
         "    def late(batch=2):\n        return model\n"
     )
     functions = "def get_inputs():\n    return [1]\n", "def get_init_inputs():\n    return []\n"
-    (tmp_path / "no_initial.py").write_text(f"class Model:\n    pass\n{functions[0]}")
-    (tmp_path / "no_inputs.py").write_text(f"class Model:\n    pass\n{functions[1]}")
-    (tmp_path / "no_model.py").write_text("".join(functions))
-    (tmp_path / "number.py").write_text("x = 1\n")
-    (tmp_path / "assigned.py").write_text("make = functools.partial(build, 3)\n")
+    (made / "no_initial.py").write_text(f"class Model:\n    pass\n{functions[0]}")
+    (made / "no_inputs.py").write_text(f"class Model:\n    pass\n{functions[1]}")
+    (made / "no_model.py").write_text("".join(functions))
+    (made / "number.py").write_text("x = 1\n")
+    (made / "assigned.py").write_text("make = functools.partial(build, 3)\n")
+    return made
+
+
+@pytest.fixture
+def files(faulty: Path, tmp_path: Path) -> None:
+    """These files, in the folder that the command line starts from."""
+    shutil.copytree(faulty, tmp_path, dirs_exist_ok=True)
 
 
 def _rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> None:
