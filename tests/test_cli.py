@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -617,11 +618,18 @@ def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     resumed(command_line, tmp_path)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, restored_signals: None) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds a report, without figures."""
-    writer.write(report(conv_on_cpu()), tmp_path, figures=False)
-    return tmp_path
+    folder = tmp_path_factory.mktemp("written")
+    writer.write(report(conv_on_cpu()), folder, figures=False)
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path, restored_signals: None) -> Path:
+    """Return a copy that a test may change."""
+    return shutil.copytree(written, tmp_path, dirs_exist_ok=True)
 
 
 def without_verdicts(folder: Path) -> None:
