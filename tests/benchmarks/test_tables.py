@@ -188,7 +188,7 @@ def test_a_winner_counts_also_where_the_other_copy_carried_nothing(capsys: pytes
     assert row.startswith("| 2 | 1 | 1 | 2 |")
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_stored_equals_get_no_winner_and_slower_copies_are_found(every: int) -> None:
     equal: list[Outcome] = []
     slower: list[Outcome] = []

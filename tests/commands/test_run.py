@@ -561,7 +561,7 @@ def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeyp
 def test_what_is_named_twice_is_measured_once_and_a_note_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "measure", lambda *_: None)
+    monkeypatch.setattr(runs, "measure", lambda *_, **__: None)
     watching = Silent()
     report = measure(tmp_path / "run", "null", "null", precision=["fp32", "fp32"], progress=watching)
     assert [record.cell.label for record in report.records] == ["null"]
