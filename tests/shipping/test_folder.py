@@ -237,7 +237,6 @@ def factory(batch: int = 4):
 """
 
 
-@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("labels", [("torchscript",), pytest.param(("eager", "inductor"), marks=pytest.mark.slow)])
 def test_a_folder_begins_with_the_state_that_the_model_began_with(
     tmp_path: Path, labels: tuple[str, ...], answers_of: Answers
