@@ -30,7 +30,7 @@ from tests.lent_servers import lent_servers
 CHECKOUT = ("tests.", "benchmarks.", "plugins.", "bakeoff_hotpath", "scripted_backends")
 """How the names of the modules that tests import from this repository begin, but for Bakeoff's."""
 
-settings.register_profile("brief", max_examples=20, deadline=None)
+settings.register_profile("brief", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=100, deadline=None)
 
 
