@@ -228,6 +228,7 @@ def contests() -> dict[str, list[Record]]:
         "cells that --strict failed": strictly_on_cpu(),
         "cells without numbers": [ABSENT, failed(cell("iree"), Status.CRASH, "signal 11"), WRONG, once(2.0, "eager")],
         "no baseline": [once(1.0, "onnx"), once(2.0, "inductor")],
+        "no baseline of a live model": [ok(cell("onnx", model="live:Net"), constant([1.0] * 6))],
         "a baseline that failed": [once(1.0, "onnx"), failed(cell("eager"), Status.OOM, "no memory")],
         "eager that is wrong later": [lived(1.0, "onnx"), lived(2.0, "inductor"), wrong_later("eager")],
         "eager that is wrong in a further process": [lived(1.0, "onnx"), wrong_later("eager", 2)],
