@@ -82,6 +82,10 @@ DRAWN = 1_000_003
 """So many random numbers serve all results: to draw new ones for each took most of a noisy run."""
 
 
+MOST_DRAWN = 16 * DRAWN
+"""For large results they are repeated. So many of them are kept."""
+
+
 class RoundingNoise(OperatorWatch):
     """Inside this block, new floating-point results are rounded at random. Views and in-place results stay. With an odd
     seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
@@ -125,15 +129,23 @@ class RoundingNoise(OperatorWatch):
             drawn = torch.empty(DRAWN, dtype=torch.float64).uniform_(-1, 1, generator=generator)
             self._drawn[key] = drawn.to(*key)
         start, count = self._starts.randrange(DRAWN), tensor.numel()
-        if start + count <= DRAWN:
-            return self._drawn[key][start : start + count].view(tensor.shape)
-        times = (start + count) // DRAWN + 1
-        return self._drawn[key].repeat(times)[start : start + count].view(tensor.shape)
+        drawn = self._drawn[key]
+        if start + count > len(drawn):
+            drawn = drawn[:DRAWN].repeat((start + count) // DRAWN + 1)
+            if len(drawn) <= MOST_DRAWN:
+                self._drawn[key] = drawn
+        return drawn[start : start + count].view(tensor.shape)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
             return tensor
-        return tensor + self.noise(tensor, tensor.dtype)
+        least, most = torch.aminmax(tensor) if tensor.numel() else (0, 0)
+        epsilon = torch.finfo(tensor.dtype).eps
+        if not -1 / (4 * epsilon) < least <= most < 1 / (4 * epsilon):
+            return tensor + self.noise(tensor, tensor.dtype)
+        # the same in fewer passes over memory, which take most of a run: whole numbers stay
+        moves = tensor.round().sub_(tensor).sign_().abs_().mul_(self._uniform(tensor))
+        return torch.addcmul(tensor, moves, tensor, value=self._roundings * epsilon)
 
 
 def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
