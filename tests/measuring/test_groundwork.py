@@ -773,6 +773,30 @@ def test_this_machine_is_measured_within_reason() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "may_jump"),
+    [
+        (nn.Upsample(scale_factor=2.0), False),
+        (lambda x: x.sum() + (torch.arange(8.0) * 0.25).long(), False),
+        (lambda x: x.sum() + (torch.arange(16.0) * 0.11 * 10).floor(), True),  # 11 is a rounding off
+        (lambda x: x.sum() + torch.arange(1.0, 9.0).log2().long(), True),
+        (lambda x: x.sum() + torch.full((8,), x.max().item()).long(), True),
+        (lambda x: x.long(), True),
+    ],
+)
+def test_what_no_rounding_moves_does_not_jump(answer: Callable[[torch.Tensor], torch.Tensor], may_jump: bool) -> None:
+    """Torch's counter shows how the places are computed that an image is enlarged from."""
+    x = torch.linspace(0.1, 3.7, 64).view(1, 1, 8, 8)
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return answer(x)
+
+    with torch.inference_mode(), LongestSum() as sums:
+        count(Net(), Inputs((x,)), Precision.FP32)
+    assert sums.jumps is may_jump
+
+
+@pytest.mark.parametrize(
     ("call", "length"),
     [
         (lambda x: x.sum(1), 1000),

@@ -242,6 +242,19 @@ SUMS = frozenset(
 )
 """Operators that add values up. Products of matrices are left out: libraries add their terms up in blocks."""
 
+EXACT = frozenset({aten.arange, aten.add, aten.sub, aten.mul, aten._to_copy, aten.to, aten.view, aten.unsqueeze})
+"""Operators that round nothing where their results are coarse. Torch's counter shows that the places are computed by
+them that an image is enlarged from."""
+
+
+def _is_coarse(tensor: torch.Tensor) -> bool:
+    """Return True if all values are multiples of 2^-10, and so small that each type of 32 bits has them."""
+    if not tensor.is_floating_point():
+        return True
+    steps = tensor.double() * 2**10
+    return bool(((steps == steps.round()) & (steps.abs() < 2**22)).all())
+
+
 RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp})
 
 
@@ -262,8 +275,9 @@ class LongestSum(OperatorWatch):
         self.narrows = False  # it casts to 16 bits
         self.may_size_by_values = False  # as it is in `x[x > 9]`, and where Python reads a number
         # A number that Python reads may go into all that follows.
-        self._read_by_python = 1
+        self._read_by_python, self._has_read = 1, False
         self._lengths: dict[int, int] = {}  # by the address of the memory
+        self._exact: set[int] = set()  # the same of what no rounding moves
 
     def of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Return the longest sum that any of these tensors was made from, or of all if that is not known."""
@@ -273,7 +287,8 @@ class LongestSum(OperatorWatch):
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         length = max(self.of(given), self._read_by_python)
-        self.jumps = self.jumps or jumps(func, args, found)
+        are_exact = not self._has_read and self._exact.issuperset(map(_address_if_any, given))
+        self.jumps = self.jumps or (jumps(func, args, found) and not are_exact)
         self.narrows = self.narrows or narrows(func, args, found)
         self.may_size_by_values = self.may_size_by_values or func.namespace != "aten" or sizes_by_values(func, args)
         own = 1
@@ -285,7 +300,10 @@ class LongestSum(OperatorWatch):
         self.length, length = max(self.length, own), max(length, own)
         changed = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
         if not changed:  # it is a number
-            self._read_by_python = length
+            self._read_by_python, self._has_read = length, True
         for tensor in (*changed, *(given if func._schema.is_mutable else ())):
-            self._lengths[_address_if_any(tensor)] = length
+            address = _address_if_any(tensor)
+            self._lengths[address] = length
+            is_exact = are_exact and func.overloadpacket in EXACT and address and _is_coarse(tensor)
+            (self._exact.add if is_exact else self._exact.discard)(address)
         return found
