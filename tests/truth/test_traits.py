@@ -110,7 +110,7 @@ def test_a_generator_of_the_models_own_is_restored_like_a_state() -> None:
 @pytest.mark.parametrize(
     "forward",
     [
-        lambda m, x: m.linear(x) * (1 + os.urandom(1)[0]),
+        lambda m, x: m.linear(x) * (1 + int.from_bytes(os.urandom(4))),
         lambda m, x: m.linear(x) + torch.randn(4, 8, generator=NOTES.generator),  # type: ignore[attr-defined]
     ],
 )
