@@ -77,7 +77,7 @@ def run(
                 prepared.measure(store, progress)
             _add_starts(prepared.request, store, progress, budget_ends_s)
         except KeyboardInterrupt:
-            if store is None:
+            if store is None or store.environment() is None:
                 raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
         with written_to_the_end():
             return report_of(store), store

@@ -159,6 +159,7 @@ class Score:
             ci95=around(value, reach),
             paired=all(ratio.paired for ratio in ratios),
             processes=min(ratio.processes for ratio in ratios),
+            by_pages=max(ratio.by_pages for ratio in ratios),
         )
 
     def _shares(self, label: str) -> list[float]:

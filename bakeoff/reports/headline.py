@@ -6,7 +6,7 @@ from bakeoff.judging.answer import Answer, Certainty, Question
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.doubts_of_cells import NotEvaluated
 from bakeoff.judging.metric_changes import MetricJudgement
-from bakeoff.judging.ranking import Tolerance
+from bakeoff.judging.ranking import BASELINE, Tolerance
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, end_to_end, load_report, number_format
 from bakeoff.reports.number_format import NONE
@@ -79,8 +79,9 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
     if contest.ranked:
         return "nothing could be ranked in both graphs"
     failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
-    of_eager = (cell.record.failure for cell in contest.cells if cell.record.cell.backend == "eager")
-    because = "".join(f"; eager: {failure.text}" for failure in of_eager if failure)  # which is the model itself
+    # why eager failed, which is the model itself
+    of_eager = (cell.record.failure for cell in contest.cells if cell.record.cell.backend == BASELINE)
+    because = next((f"; {BASELINE}: {failure.text}" for failure in of_eager if failure), "")
     return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)}{because})"
 
 

@@ -504,8 +504,8 @@ def not_compared(found: Accuracy, why: str, *, but_others: bool = False) -> Accu
     """Say that outputs could not be compared: all of them, or all but the others whose errors were `found`."""
     errors = {} if but_others else dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan)
     rule = f"{'not all' if but_others else 'not'} compared: {why}"
-    told = {"passed": True, "unchecked": why, "rule": rule, "others_compared": but_others, "times_limit": None}
-    return found.model_copy(update={**told, **errors})
+    said = {"passed": True, "unchecked": why, "rule": rule, "others_compared": but_others, "times_limit": None}
+    return found.model_copy(update={**said, **errors})
 
 
 def form_of(tensor: torch.Tensor) -> object:

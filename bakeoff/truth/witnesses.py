@@ -113,13 +113,16 @@ class RoundingNoise(OperatorWatch):
     def noise(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the rounding of each value of the tensor to `dtype`, at random. Small whole numbers are exact."""
         epsilon = torch.finfo(dtype).eps
-        exact_below = 1 / (4 * epsilon)
-        if tensor.numel() and tensor.abs().amax() < exact_below:
+        by = self._directions(tensor, epsilon, _are_small(tensor, epsilon)).mul_(tensor).mul_(self._roundings * epsilon)
+        return by.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # infinities are exact, such as those of a mask
+
+    def _directions(self, tensor: torch.Tensor, epsilon: float, are_small: bool) -> torch.Tensor:
+        """Return a number in [-1, 1) for each value, and 0 for small whole ones."""
+        if are_small:
             moves = tensor.round().sub_(tensor).sign_().abs_()  # much quicker than a mask of booleans
         else:
-            moves = ((tensor != tensor.round()) | (tensor.abs() >= exact_below)).to(tensor.dtype)
-        by = self._uniform(tensor).mul(tensor).mul_(moves).mul_(self._roundings * epsilon)
-        return by.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # infinities are exact, such as those of a mask
+            moves = ((tensor != tensor.round()) | (tensor.abs() >= _exact_below(epsilon))).to(tensor.dtype)
+        return moves.mul_(self._uniform(tensor))
 
     def _uniform(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a number in [-1, 1) for each value. They are drawn once, and each call begins elsewhere among them."""
@@ -139,13 +142,24 @@ class RoundingNoise(OperatorWatch):
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
             return tensor
-        least, most = torch.aminmax(tensor) if tensor.numel() else (0, 0)
         epsilon = torch.finfo(tensor.dtype).eps
-        if not -1 / (4 * epsilon) < least <= most < 1 / (4 * epsilon):
+        if not _are_small(tensor, epsilon):
             return tensor + self.noise(tensor, tensor.dtype)
-        # the same in fewer passes over memory, which take most of a run: whole numbers stay
-        moves = tensor.round().sub_(tensor).sign_().abs_().mul_(self._uniform(tensor))
-        return torch.addcmul(tensor, moves, tensor, value=self._roundings * epsilon)
+        # the same in fewer passes over memory, which take most of a run
+        by = self._directions(tensor, epsilon, are_small=True)
+        return torch.addcmul(tensor, by, tensor, value=self._roundings * epsilon)
+
+
+def _exact_below(epsilon: float) -> float:
+    return 1 / (4 * epsilon)
+
+
+def _are_small(tensor: torch.Tensor, epsilon: float) -> bool:
+    """Return True if all values are so small that whole ones among them are exact. No infinite one is."""
+    if not tensor.numel():
+        return True
+    least, most = torch.aminmax(tensor)
+    return bool((least > -_exact_below(epsilon)) & (most < _exact_below(epsilon)))
 
 
 def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:

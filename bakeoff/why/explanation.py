@@ -115,7 +115,7 @@ class Explanation(Frozen):
     unlike: tuple[Unlike, ...] = ()
     differing: tuple[Differing, ...] = ()
     incorrect: dict[str, str] = Field(default_factory=dict)  # why the run calls a cell incorrect, by its label
-    was_busy: bool = False  # the run's machine, too much for a ratio of the two cells
+    was_busy: bool = False  # the machine, in the run, so that the two cells have no ratio
 
     @property
     def is_whole(self) -> bool:

@@ -85,9 +85,9 @@ def headline(explanation: Explanation) -> str:
         return f"{said}."
     said += f", and {explanation.against} {spell_ms(explanation.against_call_ms)}"
     if off := next((difference for difference in explanation.unlike if difference.is_far_off), None):
-        return f"{said} here. No ratio is told, because {off.label} took {_value(off, off.in_run)} in the run."
+        return f"{said} here. No ratio is given, because {off.label} took {_value(off, off.in_run)} in the run."
     if explanation.was_busy:
-        return f"{said} here. No ratio is told, because the machine was busy in the run."
+        return f"{said} here. No ratio is given, because the machine was busy in the run."
     return f"{said}: {ratio(explanation.against_call_ms / explanation.call_ms)}x."
 
 

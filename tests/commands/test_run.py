@@ -1,10 +1,11 @@
 """Whole runs over the null backend: every way a cell can end costs one row, and the rest is measured as if alone."""
 
+import contextlib
 import re
 import resource
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,8 @@ from bakeoff.measuring import session
 from bakeoff.measuring.controller import others
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts
-from bakeoff.planning.plan import Contest
+from bakeoff.planning.plan import Contest, plan
+from bakeoff.planning.request import Request
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
@@ -556,6 +558,21 @@ def test_what_an_interrupted_run_did_not_reach_has_a_row(tmp_path: Path, monkeyp
     report = measure(tmp_path / "run", "eager", "null")
     assert not report.complete and report.reached == 1
     assert sorted(record.status for record in report.records) == [Status.ERROR, Status.NOT_REACHED]
+
+
+def test_a_run_on_a_cluster_that_is_interrupted_before_any_node_begins_has_measured_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def prepared(request: Request, *_: object) -> Iterator[runs.Prepared]:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        yield runs.Prepared(request, plan(request), None, interrupted)
+
+    monkeypatch.setattr(runs, "_prepared", prepared)
+    with pytest.raises(KeyboardInterrupt, match="nothing was measured yet"):
+        measure(tmp_path / "run", "null")
 
 
 def test_what_is_named_twice_is_measured_once_and_a_note_says_so(

@@ -61,6 +61,7 @@ from tests.reports.samples import (
     over_processes,
     report,
     steady,
+    under,
 )
 from tests.support.golden import same_as_golden
 
@@ -301,6 +302,14 @@ def test_a_score_is_the_weighted_sum_of_its_terms() -> None:
     assert score.ratio("a", "b").ci95 is None, "nothing is known of how much the stage before varies"
     plain = Score([Term(few)])
     assert (plain.ratio("a", "b"), plain.interval("a")) == (few.ratio("a", "b"), few.latency_ci95_ms("a"))
+
+
+def test_a_lead_of_a_sum_is_as_narrow_as_pages_make_one_of_its_terms() -> None:
+    paging = under(steady([2.0] * 3), page_faults=500 * len(steady([2.0])[0].samples_ns))
+    few = fit({"a": series_of(steady([1.0] * 3)), "b": series_of(paging)})
+    ratio = Score([Term(few), Term(fitted({"a": [1.0] * 3, "b": [2.0] * 3}))]).ratio("a", "b")
+    assert ratio.by_pages == few.ratio("a", "b").by_pages > 1.5
+    assert (fewest_processes(ratio), relation(ratio)) == (FEWEST_FOR_NARROW_LEAD, Relation.UNDECIDED)
 
 
 def test_the_interval_of_a_ratio_takes_each_term_by_its_share() -> None:

@@ -778,6 +778,7 @@ def test_this_machine_is_measured_within_reason() -> None:
         (nn.Upsample(scale_factor=2.0), False),
         (lambda x: x.sum() + (torch.arange(8.0) * 0.25).long(), False),
         (lambda x: x.sum() + (torch.arange(16.0) * 0.11 * 10).floor(), True),  # 11 is a rounding off
+        (lambda x: x.sum() + (torch.arange(10.0, 11.0) * 1.1).floor(), True),  # also where it is alone
         (lambda x: x.sum() + torch.arange(1.0, 9.0).log2().long(), True),
         (lambda x: x.sum() + torch.full((8,), x.max().item()).long(), True),
         (lambda x: x.long(), True),

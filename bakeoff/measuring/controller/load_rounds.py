@@ -72,7 +72,7 @@ class LoadRounds:
             turns_s += last_s
             self._say_turns(f"turn {number + 1} under load, in process {self._epoch + 1}")
         if self._plan.soak_s:
-            for _ in ("the best", "the runner-up of one that missed"):
+            for _ in range(2):  # the best, and then the runner-up of one that missed
                 if not (cells := self._to_soak()):
                     break
                 in_time = self._has_time_to_soak(SOAK_PARTS * len(cells))

@@ -247,11 +247,14 @@ EXACT = frozenset({aten.arange, aten.add, aten.sub, aten.mul, aten._to_copy, ate
 them that an image is enlarged from."""
 
 
-def _is_coarse(tensor: torch.Tensor) -> bool:
-    """Return True if all values are multiples of 2^-10, and so small that each type of 32 bits has them."""
-    if not tensor.is_floating_point():
+def _is_coarse(value: object) -> bool:
+    """Return True if a number, or all of a tensor, is a multiple of 2^-10, and so small that each type of 32 bits has
+    it."""
+    if isinstance(value, float):
+        value = torch.tensor(value, dtype=torch.float64)
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
         return True
-    steps = tensor.double() * 2**10
+    steps = value.double() * 2**10
     return bool(((steps == steps.round()) & (steps.abs() < 2**22)).all())
 
 
@@ -285,7 +288,8 @@ class LongestSum(OperatorWatch):
         return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        leaves = pytree.tree_leaves((args, kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         length = max(self.of(given), self._read_by_python)
         are_exact = not self._has_read and self._exact.issuperset(map(_address_if_any, given))
         self.jumps = self.jumps or (jumps(func, args, found) and not are_exact)
@@ -304,6 +308,6 @@ class LongestSum(OperatorWatch):
         for tensor in (*changed, *(given if func._schema.is_mutable else ())):
             address = _address_if_any(tensor)
             self._lengths[address] = length
-            is_exact = are_exact and func.overloadpacket in EXACT and address and _is_coarse(tensor)
-            (self._exact.add if is_exact else self._exact.discard)(address)
+            rounds_nothing = are_exact and func.overloadpacket in EXACT and all(map(_is_coarse, (*leaves, tensor)))
+            (self._exact.add if rounds_nothing and address else self._exact.discard)(address)
         return found
