@@ -127,6 +127,8 @@ def has_spare_cores() -> bool:
 
 def servers_of(request: Request) -> int:
     plan = sampling_of(request)
+    if request.budget and not has_spare_cores():
+        return 1  # others would import torch beside the reference, and a short budget may not need them
     # Servers that start later keep the contest waiting.
     further = FURTHER_SERVERS_AT_ONCE if has_spare_cores() else 0
     return min(plan.most_processes, plan.processes + further)

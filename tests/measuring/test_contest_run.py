@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bakeoff import backends
+from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import add_floors, dominated
@@ -651,7 +652,7 @@ def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
 def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: Path) -> None:
     scripts = {"eager": Script(seconds_per_start=3.0), "inductor": Script(), "onnx": Script(seconds_per_start=8.0)}
     run = run_contest(tmp_path, scripts, plan_of(3), budget_s=22.0)
-    assert run.ended_s <= 22.0 and run.complete
+    assert run.ended_s <= 22.01 and run.complete
     statuses = {label: record.status for label, record in run.records.items()}
     assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
     assert run.records["inductor"].reason == "--budget left no time"
@@ -722,6 +723,31 @@ def test_a_budget_builds_the_first_two_side_by_side_on_a_busy_cpu(
     assert run.most("builds", "built") == {0: 2 if is_pressed else 1}
     assert run.most("builds", "built", at="warms up")[0] == is_pressed
     assert all(record.latency for record in run.records.values())
+
+
+@pytest.mark.parametrize("seconds", [37.0, 60.0])
+def test_a_second_build_may_take_all_but_the_fewest_rounds(tmp_path: Path, seconds: float) -> None:
+    """One cell alone ranks nothing, and so what is built late is measured in fewer rounds."""
+    calls = {"level_ms": 150.0, "seconds_per_burst": 0.5}
+    scripts = {"eager": Script(seconds_per_start=4.0, **calls), "onnx": Script(seconds_per_start=seconds, **calls)}
+    run = run_contest(tmp_path, scripts, replace(plan_of(3), burst_calls=3, races=True), budget_s=50.0)
+    assert run.ended_s <= 50.01
+    eager, onnx = (len(run.records[label].bursts) for label in ("eager", "onnx"))
+    assert eager >= FEWEST_ROUNDS and onnx == (eager if seconds < 50.0 else 0)
+
+
+def test_a_warm_up_has_its_time_after_a_build_that_took_all_of_its_own(tmp_path: Path) -> None:
+    script = Script(seconds_per_start=25.5, seconds_per_warm_up=1.5)
+    run = run_contest(tmp_path, {"eager": Script(), "onnx": script}, plan_of(3), budget_s=30.0)
+    assert run.records["onnx"].latency and run.ended_s <= 30.01
+
+
+def test_rounds_leave_a_budget_time_for_the_last_checks(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_burst=0.5, seconds_per_check=3.0) for label in ("eager", "onnx")}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=17.0)
+    assert run.ended_s <= 17.01
+    assert all(record.latency and not record.doubts for record in run.records.values())
+    assert 12 > len(run.records["onnx"].bursts) >= FEWEST_ROUNDS
 
 
 def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:

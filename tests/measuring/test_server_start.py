@@ -19,6 +19,7 @@ from bakeoff.measuring.controller import server_start
 from bakeoff.measuring.controller.launcher import ForkLauncher, create_launcher
 from bakeoff.measuring.controller.server_start import USUAL_SERVERS, StartedServer, early_servers, servers_for
 from bakeoff.planning.request import Request
+from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.reports.command_answers import ErrorAnswer, document
 
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
@@ -131,6 +132,13 @@ def test_servers_start_for_what_will_fork_workers(
 def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "usable_cores", lambda: list(range(16)))
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
+
+
+def test_under_a_budget_few_cores_import_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of further processes would take cores from the reference, and a short budget may never need them."""
+    monkeypatch.setattr(session, "usable_cores", lambda: [0, 1])
+    assert session.servers_of(Request(models=("mlp",))) == MIN_PROCESSES
+    assert session.servers_of(Request(models=("mlp",), budget="60s")) == 1
 
 
 @pytest.mark.parametrize(("number", "also"), [(signal.SIGINT, ""), (signal.SIGTERM, AND_ONCE_MORE)])

@@ -127,6 +127,23 @@ def test_long_calls_leave_a_build_less_time() -> None:
     assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(60.0 - warm_ups_s - rounds_s)
 
 
+def test_a_third_build_leaves_the_other_two_all_their_rounds_and_the_second_only_those_that_rank() -> None:
+    plan = expecting("a", budget_ends_s=60.0)
+    plan.begin("a", 0.0)
+    pair_s, all_s = (plan.seconds_of(PlanStep.ROUNDS, labels) for labels in (LABELS[:2], LABELS))
+    kept_s = [60.0 - plan.build_ends_s(LABELS[alive], LABELS[:alive]) for alive in (1, 2)]
+    assert kept_s[0] == pytest.approx(2 * USUAL_WARM_UP_S + pair_s * FEWEST_ROUNDS / SAMPLING.rounds)
+    assert kept_s[1] == pytest.approx(3 * USUAL_WARM_UP_S + all_s)
+
+
+def test_the_last_check_is_expected_to_take_as_long_as_the_first() -> None:
+    plan = expecting("a")
+    usual_s = plan.seconds_of(PlanStep.FINISH, ["eager"])
+    plan.called("eager", 0.1, check_s=7.0)
+    plan.called("onnx", 0.1, check_s=0.0)
+    assert [plan.seconds_of(PlanStep.FINISH, [label]) for label in ("eager", "onnx")] == [7.0, usual_s]
+
+
 def test_what_would_not_end_in_time_finds_no_room() -> None:
     plan = expecting("a", budget_ends_s=30.0)
     plan.begin("a", 0.0)
@@ -224,10 +241,10 @@ def test_builds_and_rounds_leave_a_budget_time_for_the_metrics() -> None:
     plan.begin("a", 0.0)
     plan.done("a", PlanStep.EVALUATE, "", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(80.0)
-    rounds_s = plan.seconds_of(PlanStep.ROUNDS, ["eager", "onnx"])
-    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - rounds_s - 2 * USUAL_WARM_UP_S)
+    fewest_s = plan.seconds_of(PlanStep.ROUNDS, ["eager", "onnx"]) * FEWEST_ROUNDS / SAMPLING.rounds
+    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - 2 * USUAL_WARM_UP_S)
     plan.done("a", PlanStep.BUILD, "eager", 3.0)
-    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - rounds_s - USUAL_WARM_UP_S), "eager is warm"
+    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - USUAL_WARM_UP_S), "eager is warm"
     plan.done("a", PlanStep.EVALUATE, "eager", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(90.0)
 
