@@ -141,6 +141,31 @@ def test_under_a_budget_few_cores_import_torch_once(monkeypatch: pytest.MonkeyPa
     assert session.servers_of(Request(models=("mlp",), budget="60s")) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "answers_after_s", "said"),
+    [
+        ("--model mlp", 0.3, "importing torch"),
+        ("--model mlp", 0.0, ""),
+        ("--model mlp --quiet", 0.3, ""),
+        ("list", 0.3, ""),
+    ],
+)
+def test_a_run_that_waits_for_torch_says_so_once(
+    arguments: str, answers_after_s: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server_start.start_said(arguments.split(), time.monotonic(), after_s=0.1):
+        time.sleep(answers_after_s)
+        server_start.torch_answers()
+        time.sleep(0.3)
+    assert [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines()] == [said] * bool(said)
+
+
+def test_with_json_it_says_so_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_start.start_said(["--model", "mlp", "--json"], time.monotonic() - 5.0):
+        time.sleep(0.3)
+    assert capsys.readouterr() == ("", "[0:05] importing torch\n")
+
+
 @pytest.mark.parametrize(("number", "also"), [(signal.SIGINT, ""), (signal.SIGTERM, AND_ONCE_MORE)])
 def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(
     tmp_path: Path, number: int, also: str
