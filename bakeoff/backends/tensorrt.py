@@ -7,7 +7,6 @@ layers are set to the types of the graph (`bakeoff.backends.tensorrt_8`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from bakeoff.backends.ranges import lowest_and_highest, of_tensor
 from bakeoff.backends.runtime import tensorrt as runtime
 from bakeoff.backends.runtime.onnx import ELEMENTS
 from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend
-from bakeoff.backends.tensorrt_profiling import LayerProfiler
+from bakeoff.backends.tensorrt_profiling import LayerProfiler, layers_in
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import onnx, torch, trt
 from bakeoff.records.device import Device
@@ -325,17 +324,10 @@ NOT_COMPUTED_IN = ("bool", "int32", "int64", "uint8")
 def layer_types(information: str) -> Counter[str]:
     """Count an engine's layers by the type that they compute in, as the inspector's JSON tells; "" stands for an
     unknown type."""
-    try:
-        layers = json.loads(information, strict=False).get("Layers", [])
-    except ValueError:
-        # TensorRT does not escape what it quotes from the model
-        return Counter()
-    return Counter(_layer_type(layer) for layer in layers)
+    return Counter(map(_layer_type, layers_in(information)))
 
 
-def _layer_type(layer: Any) -> str:
-    if not isinstance(layer, dict):  # the engine was built without details, so this is only a name
-        return ""
+def _layer_type(layer: Mapping[str, Any]) -> str:
     tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
     formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
     named = (next((ours for ours, words in TYPE_NAMES.items() if any(map(text.count, words))), "") for text in formats)
