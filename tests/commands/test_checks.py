@@ -28,8 +28,8 @@ from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
+from bakeoff.planning.values import Duration
 from bakeoff.records.conditions import Conditions
-from bakeoff.records.duration import Duration
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Interval, Memory, Ratio, Record, Report, Status
 from bakeoff.records.store import FirstBuild, Store

@@ -43,9 +43,7 @@ OVERTIME_S = 3.0
 AHEAD_LIMIT_S = 60.0
 """A process of a later epoch that takes so much longer than the last one is given up. Its epoch starts another one."""
 
-Awaited = TypeVar(
-    "Awaited", messages.BurstMeasured, messages.TrafficWindow, messages.FurtherMeasured, messages.Finished
-)
+Awaited = TypeVar("Awaited", bound=messages.Event)
 
 
 class CellEnded(Exception):
