@@ -195,7 +195,7 @@ class BeginWarmUp(Message):
 
 
 class TakeBurst(Message):
-    """Take one burst. It is answered by `BurstTaken`."""
+    """Take one burst. It is answered by `BurstMeasured`."""
 
     core: int | None = None  # the calling thread begins on this one
 
@@ -312,7 +312,7 @@ class Ready(Event):
     check_s: float = 0.0  # how long checking its outputs took
 
 
-class BurstTaken(Event):
+class BurstMeasured(Event):
     samples_ns: list[int]
     conditions: schema.Conditions
 
