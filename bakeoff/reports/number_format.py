@@ -149,6 +149,12 @@ def error_of(check: Accuracy) -> str:
     return f"{error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
 
 
+def error_over_all(check: Accuracy) -> str:
+    """Return `7.7e-07 over all values` where the error that is shown is that of the worst part, or nothing."""
+    overall = error(check.overall_relative_rmse)
+    return "" if overall in (NONE, error(check.relative_rmse)) else f"{overall} over all values"
+
+
 def unheld_changes(record: Record) -> str:
     if record.accuracy is None or not record.accuracy.changes_unheld:
         return ""

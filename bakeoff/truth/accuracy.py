@@ -141,6 +141,7 @@ def check(
     return Accuracy(
         rmse=_worst([each.errors.rmse for each in shown]) if is_compared else math.nan,
         relative_rmse=max(each.relative_rmse for each in judged) if is_compared else math.nan,
+        overall_relative_rmse=max(each.overall_relative_rmse for each in judged) if is_compared else None,
         max_abs_error=max(each.errors.max_abs_error for each in shown) if is_compared else math.nan,
         eager_rmse=_worst([each.eager_rmse for each in shown]),
         eager_relative_rmse=max(each.eager_relative_rmse for each in judged) if is_compared else None,
@@ -205,7 +206,11 @@ class _CheckedOutput:
     @property
     def relative_rmse(self) -> float:
         """The error that is shown: over all values, or in the worst channel or row, whichever is larger."""
-        return max(self._relative(self.errors.rmse), self.worst_part)
+        return max(self.overall_relative_rmse, self.worst_part)
+
+    @property
+    def overall_relative_rmse(self) -> float:
+        return self._relative(self.errors.rmse)
 
     @property
     def eager_relative_rmse(self) -> float:
