@@ -174,7 +174,7 @@ class TimePlan:
         if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
             most_s, taken_s = self._at_most(PlanStep.GROUNDWORK, ""), now_s - self._contest_begun_s
             if taken_s > most_s:
-                return f"the reference was not computed within {taken_s:.0f} s"
+                return f"the reference was not computed within {taken_s:.0f} s, and resume begins it anew"
             steps_s += most_s
         more_s = math.ceil(now_s + steps_s - self.contest_ends_s)
         more = f"about {more_s} s more would do for {' and '.join(quickest)}"

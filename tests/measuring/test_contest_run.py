@@ -21,6 +21,7 @@ from bakeoff.measuring.messages import EagerCall, MeasureCeilings, MeasureCell, 
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
+from bakeoff.planning.time_plan import BETWEEN_BURSTS_S, USUAL_S, PlanStep
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew, ProcessLost
 from bakeoff.records.precision import Precision
@@ -1099,6 +1100,21 @@ def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
     run = run_contest(tmp_path, scripts)
     assert [process.warm for process in run.records["null"].processes] == [False]
     assert run.notes == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_resumed_run_expects_only_what_is_left(tmp_path: Path, epoch: int) -> None:
+    """Builds are there, and after a finished process it is known how long a call takes. Nothing is in the cache."""
+    calls = {"level_ms": 100.0, "seconds_per_burst": 0.2}
+    scripts = {"eager": Script(**calls), "inductor": Script(phases=("compile",), seconds_per_start=9.0, **calls)}
+    ending = {(0, "burst 3"): INTERRUPT} if epoch == 0 else {}
+    plan = replace(plan_of(3), burst_calls=2)
+    first = scripts | {"inductor": replace(scripts["inductor"], endings=ending)}
+    run_contest(tmp_path, first, plan, interrupted_at=(epoch, "inductor") if epoch else None)
+    left_s, _ = run_contest(tmp_path, scripts, plan).left_s[0]
+    round_s = 2 * (BETWEEN_BURSTS_S + (0.2 if epoch else 0.0))
+    finish_s = 0.0 if epoch else 2 * USUAL_S[PlanStep.FINISH]
+    assert left_s == pytest.approx((3 - epoch) * (12 * round_s + 2 * USUAL_S[PlanStep.START]) + finish_s, abs=0.01)
 
 
 def test_a_cell_that_had_ended_stays_ended(tmp_path: Path) -> None:

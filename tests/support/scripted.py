@@ -162,7 +162,9 @@ class ScriptedWorker:
         return math.inf if self._events[0] == HANG else self._due_s
 
     def _passing(self, seconds: float) -> None:
-        self._due_s = self._machine.time_s + seconds
+        """Let so many seconds pass before it speaks."""
+        if seconds:
+            self._due_s = self._machine.time_s + seconds
 
     def _build(self) -> None:
         if isinstance(self._job, messages.PackageCell):
