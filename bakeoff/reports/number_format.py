@@ -30,6 +30,10 @@ UNCLEAR = 2.0
 """A speed-up whose interval has ends further apart than this is told in words, as one that is hardly known."""
 
 AS_EAGERS = ", as large as eager's own"
+
+FAR_WORSE = 2.0
+"""The error of the worst part is said to be that where it is more than so many times the error over all values. Every
+part has twice the limit."""
 """What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
@@ -150,9 +154,10 @@ def error_of(check: Accuracy) -> str:
 
 
 def error_over_all(check: Accuracy) -> str:
-    """Return `7.7e-07 over all values` where the error that is shown is that of the worst part, or nothing."""
-    overall = error(check.overall_relative_rmse)
-    return "" if overall in (NONE, error(check.relative_rmse)) else f"{overall} over all values"
+    """Return `7.7e-07 over all values` where the error that is shown is that of a far worse part, or nothing."""
+    overall = check.overall_relative_rmse
+    is_of_part = overall is not None and check.relative_rmse > FAR_WORSE * overall
+    return f"{error(overall)} over all values" if is_of_part else ""
 
 
 def unheld_changes(record: Record) -> str:
