@@ -378,7 +378,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
     def rule(row: CellJudgement) -> str:
         accuracy = row.record.accuracy
         return (
-            "; ".join(filter(None, (error_over_all(accuracy), accuracy.rule, unheld_changes(row.record))))
+            "; ".join(filter(None, (accuracy.rule, error_over_all(accuracy), unheld_changes(row.record))))
             if accuracy
             else ""
         )
