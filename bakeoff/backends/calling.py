@@ -61,7 +61,7 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     there is none."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
-    if isinstance(outputs, tuple | list) and outputs and all(isinstance(each, torch.Tensor) for each in outputs):
+    if isinstance(outputs, tuple | list) and outputs and all(isinstance(output, torch.Tensor) for output in outputs):
         return tuple(outputs)
     tensors = tuple(leaf for _, leaf in _leaves(outputs) if isinstance(leaf, torch.Tensor))
     if not tensors:

@@ -78,7 +78,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         csv_field("died_in", lambda row: row.record.died_in),
         csv_field("signal", lambda row: row.record.signal),
         csv_field("reason", lambda row: visible(row.record.reason)),
-        csv_field("doubts", lambda row: "; ".join(one_line(each.say()) for each in row.record.doubts)),
+        csv_field("doubts", lambda row: "; ".join(one_line(doubt.say()) for doubt in row.record.doubts)),
         csv_field("contest_id", lambda row: row.cell.contest_id),
         csv_field("cell_id", lambda row: row.cell.id),
     ]  # fmt: skip

@@ -221,7 +221,7 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
             HistoryRun(
                 run_id=run.run_id,
                 created_at=run.at.isoformat(),
-                changes=[f"{each.what}: {each.base} → {each.new}" for each in run.changes],
+                changes=[f"{change.what}: {change.base} → {change.new}" for change in run.changes],
             )
             for run in history.runs
         ],

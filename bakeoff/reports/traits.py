@@ -119,7 +119,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             "ones at the same places"
         )
     if traits.settings:
-        changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
+        changes = [f"{setting.name} from {setting.before} to {setting.after}" for setting in traits.settings]
         threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
         yield (
             f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "

@@ -102,11 +102,11 @@ def check(
         errors = [each.errors for each in checked]
     wrong = [each for each in checked if each.is_wrong]
     counts = {
-        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
+        "value(s) not finite where the reference's are": sum(error.not_finite for error in errors),
         "value(s) finite where the reference's are infinite or NaN": sum(
-            each.not_finite_in_reference for each in errors
+            error.not_finite_in_reference for error in errors
         ),
-        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
+        "value(s) infinite or NaN, but not as the reference's": sum(error.not_finite_differently for error in errors),
     }
     not_finite = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     allclose = all(each.is_close for each in checked)
@@ -114,7 +114,7 @@ def check(
     shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
     judged = [each for each in shown if each.is_wrong or not each.is_unheld]
     passed = not not_finite and not wrong
-    is_compared = any(each.values for each in errors) or not passed
+    is_compared = any(error.values for error in errors) or not passed
     unchecked, others_compared = "" if is_compared else _why_nothing(reference), False
     lost = [each for each in judged if each.is_lost] if passed and not training_outputs else []
     if is_compared and lost:
@@ -128,7 +128,7 @@ def check(
         rule = f"at most {precision.max_times_eager_rmse:g}x eager's error"
         if allclose:  # of one that is rounding beside larger values only, its own share is told
             rule = max(shown, key=lambda each: each.worst_part).why_close
-        choosing = [each.of_indices for each in errors if each.of_indices and each.values]
+        choosing = [error.of_indices for error in errors if error.of_indices and error.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
         rule += "".join(f"; {counted(count, 'value')} of {label} on another step" for label, count in on_edge.items())
     elif not_finite:
@@ -149,12 +149,12 @@ def check(
         atol=max(each.tolerance for each in shown),
         passed=passed,
         rule=rule,
-        not_finite=sum(int((~torch.isfinite(each)).sum()) for outputs in reference.outputs for each in outputs),
+        not_finite=sum(int((~torch.isfinite(output)).sum()) for outputs in reference.outputs for output in outputs),
         times_limit=max((each.excess for each in wrong), default=None),
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
         others_compared=others_compared,
-        changes=sum(each.kind == "change" for each in training_outputs),
+        changes=sum(training_output.kind == "change" for training_output in training_outputs),
         changes_unheld=sum(each.is_unheld for each in checked),
         other_widths=list(other.widths),
         reference_kept_at=reference.kept_at,

@@ -323,7 +323,10 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
             values.append(watched.values)
             probes.append(changed)
     both = {
-        line for each in values for line in each if any(line in other and other[line] != each[line] for other in values)
+        line
+        for value in values
+        for line in value
+        if any(line in other and other[line] != value[line] for other in values)
     }
     has_other = len(known) > 1 or bool(probes)
     decisions = tuple(
@@ -336,7 +339,7 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
 def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
     """Return True if a line reads what it has not read yet, where all calls before have read the same."""
     return any(
-        read != values[0][line] and all(each.get(line) == values[0][line] for each in values)
+        read != values[0][line] and all(value.get(line) == values[0][line] for value in values)
         for line, read in read_values.items()
         if values and line in values[0]
     )

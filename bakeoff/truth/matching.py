@@ -102,7 +102,7 @@ def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
     return {
         place
         for place in structures[0].numbers
-        if all(place in each and torch.equal(each[place], first[place]) for each in values)
+        if all(place in value and torch.equal(value[place], first[place]) for value in values)
     }
 
 

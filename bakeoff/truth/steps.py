@@ -51,7 +51,7 @@ def without_flips(
         if not step or not all(ours is not None and is_plain(ours) and is_plain(exact) for ours, exact in pairs):
             continue
         flips = [_flips(ours, exact, step) for ours, exact in pairs if ours is not None]
-        count = sum(int(each.sum()) for each in flips)
+        count = sum(int(flip.sum()) for flip in flips)
         # Evenly spread values cross an edge with a chance of error per step. If more are off, all stay as they are.
         expected = values.numel() * min(error_of(float(values.square().mean().sqrt())) / step, MAX_FLIPPED_SHARE)
         if not 0 < count <= min(int(expected + CHANCE * math.sqrt(expected)), MAX_FLIPPED_SHARE * values.numel()):
@@ -116,7 +116,7 @@ class _OtherValues(NamedTuple):
         ours, theirs = (torch.cat([each.flatten() for each in one]) for one in zip(*values, strict=True))
         return cls(
             places,
-            sum(int(each.sum()) for each in places),
+            sum(int(place.sum()) for place in places),
             float((ours - theirs).norm()),
             float((ours.abs().sort().values - theirs.abs().sort().values).norm()),
             OTHER_ROUNDINGS * rounding * float(theirs.norm()),
@@ -159,12 +159,12 @@ def without_jumps(
             values_at(place, each, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
             for number, each in enumerate(witnesses)
         ]
-        known = [each for each in theirs if each is not None]
+        known = [their for their in theirs if their is not None]
         if ours:
             is_explained = ours.number > 0 and bool(known) and ours.is_as_of(known)
         else:
             is_explained = (
-                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, each) for each in witnesses)
+                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, witness) for witness in witnesses)
             )
         # The witnesses differ less in this output than the answers do.
         if not is_explained:

@@ -314,7 +314,7 @@ def described(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, types.FunctionType):
         cells = [each for cell in value.__closure__ or () for each in _held(cell)]
         code = value.__code__
-        constants = [each for each in code.co_consts if isinstance(each, PLAIN)]
+        constants = [co_const for co_const in code.co_consts if isinstance(co_const, PLAIN)]
         return inside(code.co_qualname, code.co_code, constants, code.co_names, value.__defaults__, *cells)
     if isinstance(value, types.MethodType):
         return inside(value.__func__, value.__self__)

@@ -253,7 +253,7 @@ def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -
     """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
     needs and the model has not."""
     _, *others = inspect.signature(evaluate).parameters.values()
-    needed = [each for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    needed = [other for other in others if other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)]
     if missing := [each.name for each in needed if each.default is each.empty and each.name not in known]:
         raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
     return {each.name: known[each.name] for each in needed if each.name in known}
@@ -289,10 +289,10 @@ def _metric(name: str, value: Any) -> Metric:
     if isinstance(value, int | float):
         return Metric(value=_finite(name, value))
     scores = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
-    if not scores or not all(isinstance(each, int | float) or hasattr(each, "item") for each in scores):
+    if not scores or not all(isinstance(score, int | float) or hasattr(score, "item") for score in scores):
         raise UsageError(f"evaluate returned a {type(value).__name__} as {name}: expected a number or a list of them")
     of = f" for sample {{}} of {len(scores)}"
-    numbers = (each.item() if hasattr(each, "item") else each for each in scores)
+    numbers = (score.item() if hasattr(score, "item") else score for score in scores)
     return Metric.of_scores([_finite(name, each, of.format(place)) for place, each in enumerate(numbers, 1)])
 
 

@@ -46,7 +46,7 @@ def _load(cell: Cell) -> LoadedModel:
     if len(sizes) == 1:
         return _load_one_size(cell)
     return streams.join_streams(
-        (_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model
+        (_load_one_size(cell.model_copy(update={"dimensions": size})) for size in sizes), cell.model
     )
 
 
