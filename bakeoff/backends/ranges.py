@@ -41,8 +41,8 @@ def of_tensor(axes: OpenAxes, tensor: int) -> dict[int, OpenAxis]:
 
 def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     lowest, highest = list(shape), list(shape)
-    for axis, each in of_tensor(axes, tensor).items():
-        lowest[axis], highest[axis] = each.low, each.high
+    for axis, span in of_tensor(axes, tensor).items():
+        lowest[axis], highest[axis] = span.low, span.high
     return tuple(lowest), tuple(highest)
 
 
@@ -58,7 +58,7 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept:
         if not axes:
             return torch.export.export(FlatModule(module, inputs, kept), example)
         shapes = tuple(
-            {axis: Dim.DYNAMIC(min=each.low, max=each.high) for axis, each in of_tensor(axes, tensor).items()}
+            {axis: Dim.DYNAMIC(min=span.low, max=span.high) for axis, span in of_tensor(axes, tensor).items()}
             for tensor in range(len(example))
         )
         program = torch.export.export(FlatModule(module, inputs, kept), example, dynamic_shapes=(shapes,))

@@ -69,7 +69,7 @@ def how_sure(contest: ContestJudgement, answer: Answer) -> str:
 
 def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
     if contest.ranked and answer.question is Question.LOAD:
-        is_early = contest.is_so_far and contest.load and not any(each.load.turns for each in contest.load.cells)
+        is_early = contest.is_so_far and contest.load and not any(cell.load.turns for cell in contest.load.cells)
         nothing = "nothing under load yet" if is_early else "nothing could be ranked under load"
         fastest = contest.fastest
         text = answers.said(

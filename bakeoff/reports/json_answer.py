@@ -249,7 +249,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
         metrics={
-            cell.label: {name: _metric_answer(contest, cell.label, each) for name, each in cell.metrics.items()}
+            cell.label: {name: _metric_answer(contest, cell.label, metric) for name, metric in cell.metrics.items()}
             for cell in contest.cells
             if cell.metrics
         },

@@ -20,7 +20,7 @@ def without_hidden(
         for value in (0, 1):
             hidden = [mask == value for mask in masks]
             pairs = list(zip(answers, reference, hidden, strict=True))
-            if any(each.any() for each in hidden) and all(len(ours) == len(exact) for ours, exact, _ in pairs):
+            if any(mask.any() for mask in hidden) and all(len(ours) == len(exact) for ours, exact, _ in pairs):
                 yield f"{name} is {value}", [_with_reference(*pair) for pair in pairs]
 
 

@@ -107,13 +107,13 @@ class _OtherValues(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], rounding: float) -> _OtherValues:
-        values = [[as_pairs(each).detach().cpu().double().nan_to_num() for each in pair] for pair in pairs]
+        values = [[as_pairs(tensor).detach().cpu().double().nan_to_num() for tensor in pair] for pair in pairs]
         share = 0.0 if is_whole(pairs[0][1]) else OTHER_ROUNDINGS * rounding
         places = [
             ((ours - exact).abs() > share * (exact.abs() + root_mean_square(exact))) & as_pairs(own).cpu().isfinite()
             for (own, _), (ours, exact) in zip(pairs, values, strict=True)
         ]
-        ours, theirs = (torch.cat([each.flatten() for each in one]) for one in zip(*values, strict=True))
+        ours, theirs = (torch.cat([tensor.flatten() for tensor in one]) for one in zip(*values, strict=True))
         return cls(
             places,
             sum(int(place.sum()) for place in places),
@@ -141,7 +141,7 @@ def without_jumps(
     The witnesses are as right as the reference, the first with noise of one `rounding`, the others with more."""
     found = list(map(list, answers))
     counts = dict[str, int]()
-    if any(list(map(len, each)) != list(map(len, reference)) for each in (answers, *witnesses)):
+    if any(list(map(len, run)) != list(map(len, reference)) for run in (answers, *witnesses)):
         return list(answers), counts
 
     def values_at(place: int, of: Sequence[Outputs], roundings: int = 1) -> _OtherValues | None:
@@ -156,8 +156,8 @@ def without_jumps(
     for place, label in enumerate(labels(reference[0])):
         ours = values_at(place, answers)
         theirs = [
-            values_at(place, each, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
-            for number, each in enumerate(witnesses)
+            values_at(place, run, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
+            for number, run in enumerate(witnesses)
         ]
         known = [their for their in theirs if their is not None]
         if ours:
