@@ -113,13 +113,13 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             "build without it has other numbers there, and is right if it answers as eager does without its fast path"
         )
     if traits.not_finite:
-        places = listed([_of_not_finite(each) for each in traits.not_finite])
+        places = listed([_of_not_finite(output) for output in traits.not_finite])
         yield (
             f"answers its own inputs with values that are not finite: {places}. A build is right if it gives the same "
             "ones at the same places"
         )
     if traits.settings:
-        changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
+        changes = [f"{setting.name} from {setting.before} to {setting.after}" for setting in traits.settings]
         threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
         yield (
             f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "

@@ -334,7 +334,7 @@ def count_work(
     try:
         # All lengths of a stream are one call.
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
-        work = counting.total(counting.count(module, each, precision, training) for each in called)
+        work = counting.total(counting.count(module, inputs, precision, training) for inputs in called)
         return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
     except Exception as error:
         # A model whose work cannot be counted can still be compared.

@@ -327,7 +327,7 @@ def known_outputs(reference: Reference, subject: Subject, sets: int) -> Exact | 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(subject.cell.device)
 
-    outputs = tuple(mapped(each, placed) for each in reference.outputs)
+    outputs = tuple(mapped(output, placed) for output in reference.outputs)
     return Exact(outputs, reference.computed_in, kept_at=reference.kept_at)
 
 
