@@ -493,7 +493,7 @@ class Checker:
 
 
 def wrong(found: Accuracy, rule: str) -> Accuracy:
-    return found.model_copy(update={"passed": False, "rule": rule, "is_only_inexact": False})
+    return found.model_copy(update={"passed": False, "rule": rule, "is_only_inexact": False, "unchecked": ""})
 
 
 def noted(found: Accuracy, note: str) -> Accuracy:

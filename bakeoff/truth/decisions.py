@@ -147,10 +147,9 @@ class ReadingWatch(TorchFunctionMode):
         if isinstance(constant, int) or (isinstance(constant, float) and constant.is_integer()):
             self.compared[self._places[tensor], int(constant) + COMPARING[name]] = None
 
-    def kept(self, inputs: Iterable[torch.Tensor]) -> int:
-        """Return how many tensors that were made from these inputs are still alive, because something holds them."""
-        given = {id(tensor) for tensor in inputs}
-        return sum(id(tensor) not in given for tensor in self._from_inputs)
+    def kept(self, inputs: Iterable[torch.Tensor]) -> set[int]:
+        """Return the `id` of each tensor that was made from these inputs and is still alive: something holds it."""
+        return {id(tensor) for tensor in self._from_inputs} - {id(tensor) for tensor in inputs}
 
     @property
     def way(self) -> str:
