@@ -151,6 +151,7 @@ class ModelTraits(Frozen):
     is_random: bool = False  # two calls with the same inputs differ, from the same state
     varying: tuple[str, ...] = ()  # the outputs of a random model that differ, such as `output[0]`
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
+    unwritten: tuple[str, ...] = ()  # outputs that hold memory that nothing wrote, as `torch.empty` gives it
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # each call changes these buffers, and the first answers do not depend on them

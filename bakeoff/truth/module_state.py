@@ -283,7 +283,9 @@ def _state_of_generator(value: Any) -> tuple[bytes, PutBack]:
         return b"", lambda: None
     if isinstance(value, random.Random):
         return pickle.dumps(state := value.getstate()), partial(value.setstate, state)
-    bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(state := value.get_state(legacy=False)), partial(value.set_state, state)
+    bits = value.bit_generator
     return pickle.dumps(state := bits.state), partial(setattr, bits, "state", state)
 
 

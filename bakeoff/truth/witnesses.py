@@ -70,6 +70,18 @@ class KeepFloat64(TorchDispatchMode):
         return _with_types(found, WIDER)
 
 
+UNWRITTEN = frozenset({aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty})
+UNWRITTEN |= {aten.new_empty_strided}
+"""Operators that give memory with whatever values it had."""
+
+
+class NaNInUnwritten(OperatorWatch):
+    """Inside this block, new memory that nothing has written holds NaN where it holds real numbers."""
+
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
+        return found.fill_(math.nan) if func.overloadpacket in UNWRITTEN and is_cast(found) else found
+
+
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 NARROWER = {wide: narrow for narrow, wide in WIDER.items()}
 

@@ -127,6 +127,17 @@ def test_what_no_seed_repeats_is_told(forward: Forward) -> None:
     assert (found.is_random, found.repeats_with_seed) == (True, False)
 
 
+def fills_a_part(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.new_empty(4, 16)
+    y[:, :8] = m.linear(x)
+    return y[:, :8] * 2, y[:, 4:]
+
+
+def test_memory_that_nothing_wrote_is_found() -> None:
+    found = traits_of(fills_a_part)  # type: ignore[arg-type]
+    assert (found.unwritten, found.varying, found.is_random) == (("output[1]",), ("output[1]",), True)
+
+
 def overwrites_a_buffer(m: Any, x: torch.Tensor) -> torch.Tensor:
     joined = x + m.past
     m.past.copy_(x)
@@ -382,6 +393,20 @@ def test_an_answer_that_depends_on_the_time_is_understood_with_a_stopped_clock(f
     assert clock_s == pytest.approx(time.time(), abs=60)
     with clock_at(clock_s):
         assert understand(model, inputs()).traits == ModelTraits(accesses=(CLOCK,), clock_s=clock_s)
+
+
+def adds_until_a_time(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y, end_s = m.linear(x), time.perf_counter() + 0.005
+    while time.perf_counter() < end_s:
+        y = y + 1
+    return y
+
+
+def test_a_model_that_loops_until_a_time_ends_with_a_stopped_clock() -> None:
+    model, (first, *_) = Model(adds_until_a_time), inputs()
+    with clock_at(time.time()):
+        assert torch.equal(*call(model, first), *call(model, first))
+    assert understand(model, inputs()).traits.clock_s == pytest.approx(time.time(), abs=60)
 
 
 def test_a_list_of_times_grows() -> None:
