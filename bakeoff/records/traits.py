@@ -169,6 +169,7 @@ class ModelTraits(Frozen):
     inputs_without_effect: tuple[str, ...] = ()  # that vary and are used, and with which no output moves
     tiny_weights: tuple[str, ...] = ()  # of zero, or nearly, that hide what is multiplied with them
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
+    writes_in_any_order: bool = False  # several values to one place, as `x[index] = y` does for equal indices
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
     needs_autograd: bool = False  # its calls fail in inference mode, and not where gradients are off

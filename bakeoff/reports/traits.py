@@ -72,6 +72,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "
             "fresh values. Calls for throughput go on with what was written"
         )
+    if traits.writes_in_any_order:
+        yield (
+            "writes several values to one place, as x[index] = y does for equal indices, and torch does not define "
+            "which of them stays: a build that answers otherwise than eager is not compared, and is no sure winner"
+        )
     for decision in traits.decisions[:SHOWN_DECISIONS]:
         code = f" ({decision.code})" if decision.code else ""
         inputs = (

@@ -21,6 +21,7 @@ from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
+from bakeoff.truth.module_state import is_equal
 
 aten = torch.ops.aten
 
@@ -233,6 +234,43 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
         return operator in CHOOSING - POOLING
     becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
     return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
+
+
+PUTTING = frozenset({aten.index_put, aten.index_put_, aten._unsafe_index_put, aten._index_put_impl_})
+SCATTERING = {
+    aten.scatter.src: aten.scatter,
+    aten.scatter_.src: aten.scatter,
+    aten.index_copy.default: aten.index_copy,
+    aten.index_copy_.default: aten.index_copy,
+}
+"""Operators that write values to places. Where several go to one place, any of them may stay."""
+
+
+def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Return True for an operator that would have written other values if it had begun with the last ones."""
+    if func.overloadpacket in PUTTING and not any(each is True for each in args[3:]):
+        return _puts_in_any_order(args[1], args[2], found)
+    if func in SCATTERING:
+        _, dimension, index, values = args
+        if index.dim() == values.dim():
+            values = values[tuple(map(slice, index.shape))]
+        index = index.flip(dimension if index.dim() == values.dim() else 0)
+        return not is_equal(SCATTERING[func](found, dimension, index, values.flip(dimension)), found)
+    return False
+
+
+def _puts_in_any_order(indices: list[torch.Tensor | None], values: torch.Tensor, found: torch.Tensor) -> bool:
+    given = {place: each for place, each in enumerate(indices) if each is not None}
+    if any(each.dtype in (torch.bool, torch.uint8) for each in given.values()):
+        return False  # a mask has each place once
+    places = list(given)
+    # the dimensions of the indices come first in the values if others lie between them
+    start = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    full = dict(zip(places, torch.broadcast_tensors(*given.values()), strict=True))
+    dimensions = range(full[places[0]].dim())
+    values = values.expand(aten.index(found, indices).shape).flip(*(start + each for each in dimensions))
+    backwards = [full[place].flip(*dimensions) if place in full else None for place in range(len(indices))]
+    return not is_equal(aten.index_put(found, backwards, values), found)
 
 
 def narrows(func: Any, args: tuple[Any, ...], found: Any) -> bool:

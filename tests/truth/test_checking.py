@@ -981,3 +981,39 @@ def test_what_explains_all_that_is_wrong_is_in_the_reason(
     assert not found.passed and found.is_only_inexact
     rest, _, ending = found.rule.rpartition(" times the limit)")
     assert rest and ending.removeprefix("; ") == cause
+
+
+def adding(*added: float) -> Build:
+    """Answer as the model does, with a number added to each output, or to the only one."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(*given: torch.Tensor) -> Any:
+            answer = module(*given)
+            if isinstance(answer, torch.Tensor):
+                return answer + added[0]
+            return tuple(value + by for value, by in zip(answer, added, strict=True))
+
+        return forward
+
+    return build
+
+
+UNWRITTEN = "undefined_values.py:factory"
+
+
+def test_memory_that_nothing_wrote_may_hold_anything_and_all_else_is_compared(
+    references: Callable[[str], Path],
+) -> None:
+    assert traits_in(references(UNWRITTEN)).unwritten == ("output[1]",)
+    for build in (as_it_is, adding(0, 1), adding(0, torch.inf)):
+        found = checked(UNWRITTEN, references(UNWRITTEN), build)
+        assert (found.passed, found.unchecked) == (True, checking.UNWRITTEN.format("output[1]"))
+    assert not checked(UNWRITTEN, references(UNWRITTEN), adding(1, 0)).passed
+
+
+def test_of_several_values_in_one_place_any_may_stay(references: Callable[[str], Path]) -> None:
+    case = "undefined_values.py:cells"
+    assert traits_in(references(case)).writes_in_any_order
+    assert not checked(case, references(case), as_it_is).unchecked
+    found = checked(case, references(case), adding(1))
+    assert (found.passed, found.unchecked) == (True, checking.ANY_ORDER)

@@ -651,6 +651,7 @@ def _inference(
         eager += run_eager(module, others, calls=calls)
     if traits.begins_alike and len(alike) < len(eager[0]):
         note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
+    note(writes_in_any_order=sums.writes_in_any_order)
     note(not_finite=not_finite_in(eager[0]), tiny_weights=tiny_weights_of(module, sets[0], calls))
     if traits.begins_alike and work is not None and not (sums.may_size_by_values or watch.values):
         note(empty_by_shape=tuple(sorted(empty_outputs(eager))))
