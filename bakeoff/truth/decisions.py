@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from bakeoff.backends.plain_dispatch import Uncompiled
 from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
@@ -90,7 +91,7 @@ class _Read:
     values: list[str] = field(default_factory=list)
 
 
-class ReadingWatch(TorchFunctionMode):
+class ReadingWatch(Uncompiled, TorchFunctionMode):
     """Notes where Python reads values that come from inputs in calls in the block, and which way the calls take."""
 
     def __init__(self, inputs: Iterable[torch.Tensor]) -> None:

@@ -112,6 +112,7 @@ STILL_READS, TICK_S, MOST_DOUBLINGS = 100, 1e-3, 30
 until a time has come."""
 
 _at_s: float | None = None  # what the user's code sees, or None for the real clock
+_still_reads = STILL_READS
 _reads = 0  # of the stopped clock in this call
 _listeners: list[Callable[[], None]] = []
 _is_replaced = False
@@ -134,20 +135,22 @@ def begin_call() -> None:
 def _next_time(at_s: float) -> float:
     global _reads
     _reads += 1
-    return at_s if _reads <= STILL_READS else at_s + TICK_S * 2 ** min(_reads - STILL_READS, MOST_DOUBLINGS)
+    return at_s if _reads <= _still_reads else at_s + TICK_S * 2 ** min(_reads - _still_reads, MOST_DOUBLINGS)
 
 
 @contextlib.contextmanager
-def clock_at(seconds: float | None) -> Iterator[None]:
+def clock_at(seconds: float | None, still_reads: int = STILL_READS) -> Iterator[None]:
     """Stop the clock for the user's own code in the block, at a time since 1970. For None, leave it as it is."""
-    global _at_s
-    before, _at_s = _at_s, _at_s if seconds is None else seconds
+    global _at_s, _still_reads
+    before = _at_s, _still_reads
+    if seconds is not None:
+        _at_s, _still_reads = seconds, still_reads
     begin_call()
     try:
         with contextlib.nullcontext() if seconds is None else _all_replaced():
             yield
     finally:
-        _at_s = before
+        _at_s, _still_reads = before
 
 
 @contextlib.contextmanager

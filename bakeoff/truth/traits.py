@@ -184,6 +184,9 @@ def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
     times_s = (None, *(now_s + later for later in LATER_S))
     if any(not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s):
         return now_s
+    with clock_at(now_s, still_reads=0):  # a model may go on until a time
+        if not are_alike(first, stage.answer(inputs)):
+            return now_s
     answers = []
     for at_s in (now_s, now_s + DAY_S):  # a model may keep the time of its first call
         stage.answer(inputs, clock_s=now_s)

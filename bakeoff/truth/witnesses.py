@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch, Uncompiled, keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
@@ -32,9 +33,11 @@ CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
-class KeepFloat64(TorchDispatchMode):
+class KeepFloat64(Uncompiled, TorchDispatchMode):
     """Inside this block, casts to float32 are casts to float64, and operators that lack float64, which `in_float32`
     names, run in float32. With `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, widens_16_bits: bool = False) -> None:
         super().__init__()
@@ -47,6 +50,8 @@ class KeepFloat64(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
         if func.overloadpacket in CASTS:
             args, kwargs = pytree.tree_map_only(torch.dtype, lambda each: self._wider.get(each, each), (args, kwargs))
         try:
