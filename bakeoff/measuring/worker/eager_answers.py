@@ -155,13 +155,18 @@ def _inference(
 
     given = tuple(map(calls.given, sets))
     tensors = [tensor for inputs in given for tensor in inputs.tensors()]
-    with ReadingWatch(tensors) as watch:
-        with counting.LongestSum() as sums:
-            work, uncounted = count_work(model, module, given, cell.precision, None)
-            if model.work is not None:
+    try:
+        with ReadingWatch(tensors) as watch:
+            with counting.LongestSum() as sums:
+                work, uncounted = count_work(model, module, given, cell.precision, None)
+                if model.work is not None:
+                    call(module, given[0])
+            if work is None:  # counting failed, perhaps since the model refuses to be watched
                 call(module, given[0])
-        if work is None:  # counting failed, perhaps since the model refuses to be watched
-            call(module, given[0])
+    except Exception:  # it may refuse to be watched at all, as FlexAttention does
+        traceback.print_exc()
+        watch = ReadingWatch(tensors)
+        call(module, given[0])
     is_plain = traits.model_copy(update={"accesses": (), "autocasts": ()}) == NO_TRAITS
     if watch.kept(tensors) and is_plain and leaves_more_behind(module, sets[0], calls):
         note(grows=(OUTSIDE,))
@@ -182,6 +187,7 @@ def _inference(
         eager += run_eager(module, others, calls=calls)
     if traits.begins_alike and len(alike) < len(eager[0]):
         note(inputs_without_effect=inputs_without_effect(module, (*sets, *probes), calls, eager))
+    note(writes_in_any_order=sums.writes_in_any_order)
     note(not_finite=not_finite_in(eager[0]), tiny_weights=tiny_weights_of(module, sets[0], calls))
     if traits.begins_alike and work is not None and not (sums.may_size_by_values or watch.values):
         note(empty_by_shape=tuple(sorted(empty_outputs(eager))))
