@@ -13,6 +13,7 @@ import torch
 from bakeoff.backends.calling import Returned, returned_by_call
 from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs
+from bakeoff.truth.moved_clock import begin_call
 
 aten = torch.ops.aten
 
@@ -120,6 +121,7 @@ MOVING = COPYING | {aten.flip, aten.roll, aten.index_select, aten.gather, aten.i
 
 
 def watched_call(module: Any, inputs: Inputs) -> Returned:
+    begin_call()
     with ChoiceWatch() as watch:
         outputs = returned_by_call(module(*inputs.args, **inputs.kwargs))
     outputs.choices = watch.of(outputs)

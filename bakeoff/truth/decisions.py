@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from bakeoff.backends.plain_dispatch import Uncompiled
 from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
@@ -90,7 +91,7 @@ class _Read:
     values: list[str] = field(default_factory=list)
 
 
-class ReadingWatch(TorchFunctionMode):
+class ReadingWatch(Uncompiled, TorchFunctionMode):
     """Notes where Python reads values that come from inputs in calls in the block, and which way the calls take."""
 
     def __init__(self, inputs: Iterable[torch.Tensor]) -> None:
@@ -147,10 +148,9 @@ class ReadingWatch(TorchFunctionMode):
         if isinstance(constant, int) or (isinstance(constant, float) and constant.is_integer()):
             self.compared[self._places[tensor], int(constant) + COMPARING[name]] = None
 
-    def kept(self, inputs: Iterable[torch.Tensor]) -> int:
-        """Return how many tensors that were made from these inputs are still alive, because something holds them."""
-        given = {id(tensor) for tensor in inputs}
-        return sum(id(tensor) not in given for tensor in self._from_inputs)
+    def kept(self, inputs: Iterable[torch.Tensor]) -> set[int]:
+        """Return the `id` of each tensor that was made from these inputs and is still alive: something holds it."""
+        return {id(tensor) for tensor in self._from_inputs} - {id(tensor) for tensor in inputs}
 
     @property
     def way(self) -> str:

@@ -25,7 +25,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
-from bakeoff.truth import checking, tensor_content
+from bakeoff.truth import checking, steps, tensor_content
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
@@ -802,6 +802,8 @@ CAST = "came with weights in {}: each cell casts them to its own precision"
         ("quantised_lazy.py:double", ModelTraits(forms=(CAST.format("float64"),))),
         ("inplace_normalise.py:factory", ModelTraits(written_inputs=("input 0",))),
         ("sparse.py:factory", ModelTraits()),
+        ("higher_order.py:factory", ModelTraits()),
+        ("higher_order.py:flex", ModelTraits()),
         ("complex_tracing.py:factory", ModelTraits()),
         ("dataclass_output.py:factory", ModelTraits()),
         ("parameter_output.py:factory", ModelTraits()),
@@ -981,3 +983,44 @@ def test_what_explains_all_that_is_wrong_is_in_the_reason(
     assert not found.passed and found.is_only_inexact
     rest, _, ending = found.rule.rpartition(" times the limit)")
     assert rest and ending.removeprefix("; ") == cause
+
+
+def adding(*added: float) -> Build:
+    """Answer as the model does, with a number added to each output, or to the only one."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(*given: torch.Tensor) -> Any:
+            answer = module(*given)
+            if isinstance(answer, torch.Tensor):
+                return answer + added[0]
+            return tuple(value + by for value, by in zip(answer, added, strict=True))
+
+        return forward
+
+    return build
+
+
+UNWRITTEN = "undefined_values.py:factory"
+
+
+def test_memory_that_nothing_wrote_may_hold_anything_and_all_else_is_compared(
+    references: Callable[[str], Path],
+) -> None:
+    assert traits_in(references(UNWRITTEN)).unwritten == ("output[1]",)
+    for build in (as_it_is, adding(0, 1), adding(0, torch.inf)):
+        found = checked(UNWRITTEN, references(UNWRITTEN), build)
+        assert (found.passed, found.unchecked) == (True, checking.UNWRITTEN.format("output[1]"))
+    assert not checked(UNWRITTEN, references(UNWRITTEN), adding(1, 0)).passed
+
+
+def test_of_several_values_in_one_place_any_may_stay(references: Callable[[str], Path]) -> None:
+    case = "undefined_values.py:cells"
+    assert traits_in(references(case)).writes_in_any_order
+    assert not checked(case, references(case), as_it_is).unchecked
+    found = checked(case, references(case), adding(1))
+    assert (found.passed, found.unchecked) == (True, checking.ANY_ORDER)
+
+
+def test_input_sets_may_have_other_numbers_of_outputs() -> None:
+    answers = [(torch.ones(4), torch.ones(2)), (torch.ones(4),)]
+    assert steps.without_jumps(answers, answers, [answers, answers], 1e-7) == (answers, {})
