@@ -89,27 +89,6 @@ def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Pat
     assert energies["null"] and not energies["null/double"], "five processes show that it is slower"
 
 
-def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_alone(tmp_path: Path) -> None:
-    levels = {"eager": 1.0, "null": 1.1, "null/double": 2.0, "null/slow": 3.0, "null/again": 4.0}
-    scripts = {label: Script(level_ms=level) for label, level in levels.items()}
-    run = run_contest(tmp_path, scripts, plan_of(3), device=Device("cuda"), cores=16)
-    assert {len(record.processes) for record in run.records.values()} == {3}
-    assert run.most("finishes", "finished") == {0: 5, 1: 5, 2: 3}, "all, all, and those without a trace"
-    on_cpu = run_contest(tmp_path / "cpu", scripts, plan_of(3), cores=16)
-    assert on_cpu.most("finishes", "finished") == {0: 1, 1: 1, 2: 1}, "each check takes all cores"
-    steps_on_cpu = [(epoch, what) for epoch, what, _ in on_cpu.steps]
-    begins = steps_on_cpu.index((1, "launched"))
-    assert (0, "ended") in steps_on_cpu[:begins] and (0, "ended") not in steps_on_cpu[begins:], (
-        "all are gone before the next epoch"
-    )
-    for each in (run, on_cpu):
-        assert each.most("measures", "furthermeasured") == {0: 1, 1: 0, 2: 1}
-        for epoch in (0, 2):
-            steps = [what for number, what, _ in each.steps if number == epoch]
-            last_measured = max(place for place, what in enumerate(steps) if what == "furthermeasured")
-            assert last_measured < min(map(steps.index, ("finishes", "ended"))), "nothing else goes on beside it"
-
-
 @pytest.mark.parametrize(
     ("placement", "reason"),
     [

@@ -17,11 +17,10 @@ from bakeoff.measuring.controller.contests import add_floors, dominated
 from bakeoff.measuring.messages import MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, Memory, Record, Status
+from bakeoff.records.schema import Ceilings, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.reports.console import measured_to_the_end
 from tests.support.measuring import Silent
@@ -45,10 +44,6 @@ def rounds_of(record: Record, group: int | None = None) -> int:
     return sum(group is None or burst.group == group for burst in record.bursts)
 
 
-def groups_of(record: Record) -> list[int]:
-    return sorted({burst.group for burst in record.bursts})
-
-
 def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:
     asked: list[int] = []
 
@@ -66,96 +61,7 @@ def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) ->
 # --- side by side
 
 
-def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -> None:
-    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "fallback", "wrong")))
-    run = run_contest(tmp_path, {label: Script() for label in labels}, plan_of(3), cores=8)
-    assert run.most("launched", "ready") == {0: 4, 1: 4, 2: 4}
-    assert run.most("launched", "loaded", at="builds") == {0: 0, 1: 3, 2: 3}, "first builds are timed"
-    assert run.most("builds", "ready") == {0: 1, 1: 1, 2: 1}
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert {len(record.processes) for record in run.records.values()} == {3}
-
-
 GPU = Device("cuda:0")
-COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torchscript")
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 5}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
-)
-def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
-    tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
-) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(2), cores=cores, device=device)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert run.most("builds", "built") == builds
-    assert run.most("warms up", "ready") == {0: 1, 1: 1}
-    assert run.most("builds", "built", at="warms up")[0] == 0, "what is built anew is not built beside a warm-up"
-    told = [note for note in run.notes if "were started side by side" in note]
-    assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "plan", "loaded_ahead"),
-    [
-        (GPU, 16, plan_of(3, 5), {1, 2, 4}),
-        (GPU, 16, plan_of(4, 5), {1, 2, 3}),
-        (GPU, 16, plan_of(3), {1, 2}),
-        (GPU, 4, plan_of(3, 5), set()),
-        (CPU, 16, plan_of(3, 5), set()),
-    ],
-)
-def test_with_cores_to_spare_processes_load_before_their_epoch(
-    tmp_path: Path, device: Device, cores: int, plan: SamplingPlan, loaded_ahead: set[int]
-) -> None:
-    scripts = {label: Script() for label in ("eager", "aotinductor", "inductor")}
-    run = run_contest(
-        tmp_path, scripts, plan, cores=cores, device=device, undecided=lambda records: [("inductor", "eager")]
-    )
-    assert {len(record.processes) for record in run.records.values()} == {plan.most_processes}
-    steps = [(epoch, what) for epoch, what, _ in run.steps]
-    for epoch in range(1, plan.most_processes):
-        begun = steps.index((epoch - 1, "burst"))
-        assert (steps.index((epoch, "launched")) < begun) == (epoch in loaded_ahead)
-        if epoch in loaded_ahead:
-            built = [place for place, step in enumerate(steps) if step == (epoch, "built")]
-            assert len(built) == len(scripts) and max(built) < steps.index((epoch, "burst"))
-    assert run.most_beside_what_is_timed == 0
-    assert [process.warm for process in run.records["aotinductor"].processes] == [False] + [True] * epoch
-    assert run.left_alive == 0
-
-
-def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in ("eager", "onnx")}, plan_of(3), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(epoch, what) for epoch, what, label in run.steps if label == "onnx"]
-    for epoch in (1, 2):
-        places = [steps.index(step) for step in ((epoch, "builds"), (0, "burst"), (epoch, "tunes"))]
-        assert places == sorted(places)
-    assert run.most("tunes", "ready", at="tunes")[1] == 1, "alone"
-
-
-def test_what_comes_before_kernels_are_tried_out_goes_on_beside_other_builds(tmp_path: Path) -> None:
-    scripts = {label: Script(seconds_per_start=20.0) for label in ("eager", "aotinductor", "inductor", "onnx")}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(what, label) for _, what, label in run.steps]
-    assert steps.index(("builds", "onnx")) < steps.index(("built", "inductor")) < steps.index(("tunes", "onnx"))
-    tuned = steps[steps.index(("tunes", "onnx")) + 1 : steps.index(("built", "onnx"))]
-    assert not [label for what, label in tuned if what in ("builds", "built", "warms up")]
-
-
-def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tmp_path: Path) -> None:
-    names = ("eager", "inductor", "onnx", "tensorrt")
-    scripts = {label: Script(seconds_per_start=40.0 if label == "tensorrt" else 5.0) for label in names}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    place = {(what, label): run.steps.index((0, what, label)) for what in ("builds", "built") for label in names}
-    assert place["builds", "tensorrt"] < place["builds", "inductor"] < place["built", "inductor"]
-    assert place["built", "inductor"] < place["built", "tensorrt"] < run.steps.index((0, "tunes", "onnx"))
-    assert run.most_beside_what_is_timed == 0
-    hasty = run_contest(tmp_path / "budget", scripts, plan_of(1), cores=16, device=GPU, budget_s=300.0)
-    assert hasty.steps.index((0, "launched", "eager")) < hasty.steps.index((0, "launched", "tensorrt"))
 
 
 @pytest.mark.parametrize(("device", "cores"), [(CPU, 2), (GPU, 16)])
@@ -177,16 +83,6 @@ def test_an_interrupted_run_that_measured_nothing_measures_what_is_built(
     assert max(rounds_of(record) for record in ended.records.values() if record.bursts) <= 2
 
 
-def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
-    run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
-    launched = {label: [run.steps.index((epoch, "launched", label)) for epoch in (1, 2)] for label in scripts}
-    first, second = (run.steps.index((epoch, "burst", "eager")) for epoch in (0, 1))
-    assert all(place < first for place in launched["eager"])
-    assert all(first < place < second for place in launched["inductor"])
-    assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
-
-
 def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,18 +98,6 @@ def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_
         assert run.most_beside_what_is_timed == 0
     assert launched == [set(), set(scripts)]
     assert sorted(told) == [(label, is_cached) for label in sorted(scripts) for is_cached in (False, True)]
-
-
-@pytest.mark.parametrize(("cores", "beside"), [(16, {2, 3}), (8, {2})])
-def test_several_epochs_load_beside_the_present_one_while_half_of_the_cores_are_idle(
-    tmp_path: Path, cores: int, beside: set[int]
-) -> None:
-    scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
-    run = run_contest(
-        tmp_path, scripts, plan_of(5, 5), cores=cores, device=GPU, undecided=lambda records: [("inductor", "eager")]
-    )
-    ready = run.steps.index((1, "built", "eager"))
-    assert {epoch for epoch in (2, 3, 4) if run.steps.index((epoch, "launched", "eager")) < ready} == beside
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -260,14 +144,6 @@ def test_processes_of_the_next_epoch_load_beside_those_that_were_held_while_load
     assert places == sorted(places)
 
 
-def test_nothing_waits_for_processes_of_a_beaten_cell_to_die_until_something_is_timed(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "inductor": Script(), "torchscript": Script(level_ms=9.0)}
-    run = run_contest(tmp_path, scripts, replace(plan_of(3), races=True), cores=16, device=GPU)
-    ended = run.steps.index((1, "ended", "torchscript"))
-    assert run.steps.index((1, "warms up", "eager")) < ended < run.steps.index((1, "burst", "eager"))
-    assert run.left_alive == 0
-
-
 def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {label: Script() for label in ("eager", "aotinductor", "inductor")}, plan_of(1))
     compiler = "torch._inductor.compile_fx"
@@ -277,21 +153,6 @@ def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(
         ("aotinductor", MeasurePackagedCell, False),
     ]
     assert all(compiler in imports for label, _, imports in run.jobs if label == "inductor")
-
-
-def test_builds_come_in_no_waves(tmp_path: Path) -> None:
-    """The longest build begins first, and a quick one makes room for the next at once."""
-    quick = ("torchscript", "torchscript/cuda-graph", "eager/cuda-graph", "inductor", "inductor/reduce-overhead")
-    seconds = {"eager": 1.0, "aotinductor": 9.0} | dict.fromkeys(quick, 2.0)
-    scripts = {label: Script(seconds_per_start=each) for label, each in seconds.items()}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=8, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(what, label) for _, what, label in run.steps if what in ("builds", "built", "warms up")]
-    assert steps[:4] == [("builds", "eager"), ("built", "eager"), ("warms up", "eager"), ("builds", "aotinductor")]
-    warm_ups = [place for place, (what, _) in enumerate(steps) if what == "warms up"]
-    assert {what for what, _ in steps[3 : warm_ups[1]]} == {"builds", "built"}, "nothing else comes between builds"
-    bursts_s = 12 * len(scripts) * 0.01
-    assert run.ended_s == pytest.approx(1.0 + 2 * 9.0 + bursts_s), "packaged and loaded, with all others beside that"
 
 
 COMPILED = Script(phases=("compile", "capture"))
@@ -313,17 +174,6 @@ def test_modes_of_one_family_build_once_and_each_record_has_what_it_takes_alone(
     assert steps.index(("built", PAIR[0])) < steps.index(("builds", PAIR[1]))
     assert run.folders[PAIR[0]] == run.folders[PAIR[1]] != run.folders["eager"]
     assert not run.folders[PAIR[0]][0].exists()
-
-
-@pytest.mark.parametrize("cores", [2, 16])
-def test_a_family_that_is_built_ahead_of_time_is_packaged_once(tmp_path: Path, cores: int) -> None:
-    labels = ("aotinductor/single-threaded", "aotinductor/cuda-graph")
-    run = run_contest(tmp_path, dict.fromkeys(labels, Script()), plan_of(2), cores=cores, device=GPU)
-    assert [job for _, job, _ in run.jobs].count(PackageCell) == 1
-    packaged, loaded = sorted(labels, key=lambda label: (label, PackageCell) not in [job[:2] for job in run.jobs])
-    assert phases_of(run.records[packaged]) == [("compile", ""), ("load", "")]
-    assert phases_of(run.records[loaded]) == [("compile", packaged), ("load", "")]
-    assert run.records[loaded].build_s == run.records[packaged].build_s
 
 
 @pytest.mark.parametrize(
@@ -420,55 +270,6 @@ def test_a_build_of_an_earlier_run_is_expected_to_take_no_longer_than_a_start(tm
     assert statuses == [Status.NOT_REACHED, Status.OK]
 
 
-def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
-    steps = [(what, label) for _, what, label in run.steps]
-    begun, ended = (steps.index((what, "inductor/max-autotune")) for what in ("builds", "built"))
-    assert not [label for what, label in steps[begun + 1 : ended] if what in ("builds", "built")]
-
-
-def test_other_builds_do_not_wait_for_the_headers_that_one_of_them_includes(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in COMPILERS}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU, headers_s=1.5)
-    assert run.most("builds", "built")[0] == 3
-    order = [label for _, what, label in run.steps if what == "builds"]
-    assert order.index("aotinductor") > max(order.index("inductor"), order.index("torchscript"))
-
-
-@pytest.mark.parametrize("cores", [0, 1])
-def test_without_cores_to_share_cells_load_one_after_the_other(tmp_path: Path, cores: int) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=cores)
-    assert run.complete and run.most("launched", "ready") == {0: 1, 1: 1}
-
-
-def test_builds_wait_for_torchs_headers_and_nothing_is_measured_beside_them(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=8)
-    first = [(what, label) for epoch, what, label in run.steps if epoch == 0]
-    for label in THREE:
-        assert first.index(("has headers", label)) < first.index(("builds", label))
-    bursts = [place for place, (what, _) in enumerate(first) if what == "burst"]
-    assert first.index(("has headers", "all")) < bursts[0]
-    assert not [label for epoch, what, label in run.steps if (epoch, what) == (1, "has headers") and label != "all"]
-
-
-@pytest.mark.parametrize(("device", "cores", "are_awaited"), [(CPU, 2, True), (CPU, 16, True), (GPU, 16, False)])
-def test_no_build_that_is_timed_goes_on_beside_the_making_of_headers(
-    tmp_path: Path, device: Device, cores: int, are_awaited: bool
-) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, device=device, cores=cores)
-    steps = [(what, label) for _, what, label in run.steps]
-    first_build = next(place for place, (what, _) in enumerate(steps) if what == "builds")
-    assert (("has headers", "all") in steps[:first_build]) is are_awaited
-
-
-def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
-    scripts = {label: Script(resident_bytes=10**9) for label in THREE}
-    # each is 1 GB large, of which nothing is taken yet while it starts
-    run = run_contest(tmp_path, scripts, plan_of(2), cores=8, available_bytes=lambda launcher: 3 * 10**9)
-    assert run.most("launched", "ready") == {0: 1, 1: 2}, "one that was not built yet could be larger"
-    assert {len(groups_of(record)) for record in run.records.values()} == {2}
-
-
 # --- the time budget of a run
 
 
@@ -515,21 +316,6 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
     assert 1 <= len(reasons) <= 6 and latest_s >= run.ended_s - 10.0
 
 
-@pytest.mark.parametrize(("budget_s", "is_busy"), [(math.inf, True), (30.0, False), (30.0, True)])
-def test_a_budget_builds_the_first_two_side_by_side_on_a_busy_cpu(
-    tmp_path: Path, budget_s: float, is_busy: bool
-) -> None:
-    """There may be no time for both one after the other, and one alone ranks nothing."""
-    scripts = {"eager": Script(), "null": Script(seconds_per_start=3.0)}
-    size = Memory(peak_resident_bytes=1)
-    limits = {"budget_s": budget_s, "is_machine_busy": is_busy, "reference_memory": size}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=2, **limits)
-    is_pressed = is_busy and budget_s < math.inf
-    assert run.most("builds", "built") == {0: 2 if is_pressed else 1}
-    assert run.most("builds", "built", at="warms up")[0] == is_pressed
-    assert all(record.latency for record in run.records.values())
-
-
 def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(backends.create("onnx")), "module", "no_such_module_of_anybody")
     labels = ("eager", "onnx", "tensorrt")
@@ -539,9 +325,6 @@ def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypat
         "onnx": "onnx is not installed (No module named 'no_such_module_of_anybody'): bakeoff doctor says what to do",
         "tensorrt": "tensorrt does not run on cpu",
     }
-
-
-# --- time
 
 
 # --- interruptions
@@ -614,14 +397,6 @@ def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_
     assert any("began anew, but with null-packaged built before" in note for note in after.notes)
 
 
-def test_cells_that_were_all_built_before_the_interruption_load_side_by_side(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in THREE}
-    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
-    run = run_contest(tmp_path, scripts, cores=8)
-    assert run.complete and run.most("launched", "ready")[0] == 3
-    assert all([process.warm for process in record.processes] == [False] for record in run.records.values())
-
-
 def test_what_was_measured_is_on_disk_from_the_first_round_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
     keep = Store.keep_so_far
@@ -655,6 +430,3 @@ def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:
     assert [process.warm for process in run.records["null-packaged"].processes] == [False, False, True]
     assert [phase.name for phase in run.records["null-packaged"].processes[1].phases] == ["compile", "load"]
     assert any("what eager, null-packaged had built" in note for note in run.notes)
-
-
-# --- what cells have built

@@ -1,15 +1,19 @@
-"""Contests of scripted workers, and what became of each cell, held against `golden/contests.txt`.
+"""Contests of scripted workers: what became of each cell, and in which order all began and ended.
 
+`golden/contests.txt` and `golden/schedules.txt` hold them.
 A scene is one run, or several in one folder, of which each goes on where the one before was interrupted.
 `UPDATE_GOLDEN=1 pytest tests/measuring/test_contest_scenes.py` writes the file anew: read what `git diff` shows then.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from bakeoff.judging.under_load import soaks_of
 from bakeoff.measuring.messages import EagerCall
@@ -451,6 +455,97 @@ def loads() -> dict[str, list[Run]]:
     }  # fmt: skip
 
 
+def schedules() -> dict[str, list[Run]]:
+    """Return contests whose cells start, build and load beside one another."""
+    compilers = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torchscript")
+    many = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "fallback", "wrong")))
+    levels_ms = {"eager": 1.0, "null": 1.1, "null/double": 2.0, "null/slow": 3.0, "null/again": 4.0}
+    apart = {label: Script(level_ms=level_ms) for label, level_ms in levels_ms.items()}
+    seconds = {"eager": 1.0, "aotinductor": 9.0} | dict.fromkeys(
+        ("torchscript", "torchscript/cuda-graph", "eager/cuda-graph", "inductor", "inductor/reduce-overhead"), 2.0
+    )
+    waves = {label: Script(seconds_per_start=each_s) for label, each_s in seconds.items()}
+    minutes = {label: Script(seconds_per_start=5.0) for label in ("eager", "inductor", "onnx")}
+    minutes["tensorrt"] = Script(seconds_per_start=40.0)
+    long = {label: Script(seconds_per_start=20.0) for label in ("eager", "aotinductor", "inductor", "onnx")}
+    slow = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
+    unsure, small = open_until(99, "inductor", "eager"), {"resident_bytes": 10**9}
+    big, few, cpu = {"cores": 16, "device": GPU}, {"cores": 4, "device": GPU}, {"cores": 16}
+    machines = {"a GPU and 16 cores": big, "a GPU and 4 cores": few, "16 cores": cpu}
+    pressed = {"scripts": {"null": Script(seconds_per_start=3.0)}, "reference_memory": SMALL}
+    left = {"torchscript": Script(level_ms=9.0)}
+    return {
+        "seven cells on 8 cores": [of(many, plan_of(3), cores=8)],
+        **{f"no cores to share, {cores}": [of(plan=plan_of(2), cores=cores)] for cores in (0, 1)},
+        **{f"compilers, {name}": [of(compilers, plan_of(2), **machine)] for name, machine in machines.items()},
+        "compilers, and headers that are made meanwhile": [of(compilers, plan_of(1), **big, headers_s=1.5)],
+        **{
+            f"{name}, {processes} processes and more": [
+                of(("eager", "aotinductor", "inductor"), plan_of(processes, 5), **machine, undecided=unsure)
+            ]
+            for processes in (3, 4)
+            for name, machine in machines.items()
+        },
+        "what tunes is built alone in its epoch": [of(("eager", "onnx"), plan_of(3), **big)],
+        "what tunes begins beside other builds": [of((), plan_of(1), scripts=long, **big)],
+        "what tunes for minutes": [of((), plan_of(1), scripts=minutes, **big)],
+        "what tunes for minutes, with a budget": [of((), plan_of(1), scripts=minutes, **big, budget_s=300.0)],
+        "what starts slowly": [
+            of(("eager",), plan_of(3), scripts={"inductor": Script(seconds_per_start=7.0)}, **big)
+        ],
+        **{
+            f"slow starts of five processes on {cores} cores": [
+                of((), plan_of(5, 5), scripts=slow, cores=cores, device=GPU, undecided=unsure)
+            ]
+            for cores in (8, 16)
+        },
+        "a beaten cell that was loaded ahead": [of(("eager", "inductor"), RACE, scripts=left, **big)],
+        "builds of two and of nine seconds": [of((), plan_of(1), scripts=waves, cores=8, device=GPU)],
+        "a family that is built ahead of time, on 16 cores": [of(BEST_ON_GPU[-2:], plan_of(2), **big)],
+        **{f"headers, {name}": [of(plan=plan_of(2), **machine)] for name, machine in machines.items()},
+        "room for three cells of a gigabyte": [
+            of((), plan_of(2), scripts=dict.fromkeys(THREE, Script(**small)), cores=8,
+               available_bytes=lambda launcher: 3 * 10**9)
+        ],
+        **{
+            f"a {'busy' if is_busy else 'quiet'} machine, {budget_s:g} s": [
+                of(PAIR, plan_of(1), **pressed, budget_s=budget_s, is_machine_busy=is_busy)
+            ]
+            for budget_s, is_busy in ((math.inf, True), (30.0, False), (30.0, True))
+        },
+        "all built before an interruption": [of(scripts=ending(0, "burst 3", INTERRUPT)), of(cores=8)],
+        "last checks on a GPU": [of((), plan_of(3), scripts=apart, **big)],
+        "last checks on a CPU": [of((), plan_of(3), scripts=apart, **cpu)],
+        "further processes of what may be chosen": [
+            of(("null",), plan_of(3, 20), **big, undecided=open_until(5),
+               scripts={"eager": Script(level_ms=1.1), "null/double": Script(level_ms=1.05)})
+        ],
+    }  # fmt: skip
+
+
+def in_order(run: SimpleNamespace) -> list[str]:
+    """Return a line for each time that another epoch goes on: what its cells do, one after the other.
+
+    Then comes how many cells of each epoch did something at once at most.
+    """
+    lines, before = list[str](), (-1, "")
+    for epoch, what, label in run.steps:
+        if what in ("loaded", "furthermeasured", "finished"):
+            continue
+        if epoch != before[0]:
+            lines.append(f"- {epoch}: {what}")
+        elif what != before[1]:
+            lines[-1] += f"; {what}"
+        if what != "burst":
+            lines[-1] += f" {label}"
+        before = epoch, what
+    spans = {"starting": ("launched", "ready"), "building": ("builds", "built"), "warming up": ("warms up", "ready"),
+             "measuring": ("measures", "furthermeasured"), "checking": ("finishes", "finished")}  # fmt: skip
+    most = [f"{name} {' '.join(map(str, run.most(*span).values()))}" for name, span in spans.items()]
+    timed = f"beside what is timed {run.most_beside_what_is_timed}; {run.ended_s:.1f} s"
+    return [*lines, f"- at once {', '.join(most)}; {timed}"]
+
+
 def in_short(run: SimpleNamespace) -> list[str]:
     """Return a line for each cell, and one for the run: what started in which epoch, and when it ended."""
     started: dict[int, list[str]] = {}
@@ -506,21 +601,24 @@ def _of_load(load: Load) -> list[str]:
     return [f"load with {served}: {', '.join(turns)}", *soaks, *left_out]
 
 
-def test_contests_run_as_before(tmp_path: Path) -> None:
-    scenes = (
-        rounds()
-        | builds()
-        | measured_further()
-        | with_budgets()
-        | with_little_memory()
-        | that_go_on()
-        | races()
-        | loads()
-    )
+@pytest.mark.parametrize(
+    ("golden", "scenes", "told"),
+    [
+        ("contests.txt", [rounds, builds, measured_further, with_budgets, with_little_memory, that_go_on, races, loads],
+         in_short),
+        ("schedules.txt", [schedules], in_order),
+    ],
+)  # fmt: skip
+def test_contests_run_as_before(
+    golden: str,
+    scenes: Sequence[Callable[[], dict[str, list[Run]]]],
+    told: Callable[[SimpleNamespace], list[str]],
+    tmp_path: Path,
+) -> None:
     lines = []
-    for number, (name, runs) in enumerate(scenes.items()):
+    for number, (name, runs) in enumerate((name, runs) for make in scenes for name, runs in make().items()):
         lines.append(f"## {name}")
         for place, asked in enumerate(runs):
             lines += ["then" for _ in range(place > 0)]
-            lines += in_short(run_contest(tmp_path / str(number), **asked))
-    same_as_golden("contests.txt", "\n".join(lines))
+            lines += told(run_contest(tmp_path / str(number), **asked))
+    same_as_golden(golden, "\n".join(lines))
