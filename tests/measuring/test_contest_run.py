@@ -378,25 +378,6 @@ def test_a_resumed_run_knows_whether_it_replaces_numbers_of_unfinished_processes
     assert all(burst in kept for burst in shown) is not are_replaced
 
 
-def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_path: Path) -> None:
-    scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
-    before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
-    (record,) = before.records.values()
-    assert record.status is Status.NOT_REACHED
-    assert "before there were numbers: it was ready to be measured after " in record.reason
-    assert record.cell.label == "null-packaged" and len(before.started) == 2, "packaged and ready"
-    after = run_contest(tmp_path, scripts, plan_of(2))
-    assert after.started == [(epoch, label) for epoch in range(2) for label in (*scripts,)[:: 1 - 2 * epoch]]
-    record = after.records["null-packaged"]
-    assert [(process.warm, [phase.name for phase in process.phases]) for process in record.processes] == [
-        (False, ["compile", "load"]),
-        (True, ["load"]),
-    ]
-    assert record.phases == record.processes[0].phases and rounds_of(record) == 24
-    assert record.memory is not None and record.memory.peak_resident_bytes == 7 * 10**9
-    assert any("began anew, but with null-packaged built before" in note for note in after.notes)
-
-
 def test_what_was_measured_is_on_disk_from_the_first_round_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
     keep = Store.keep_so_far
