@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,6 @@ from bakeoff.judging.doubt import Stop
 from bakeoff.judging.under_load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import search_ended
 from bakeoff.measuring.controller.load_run import (
-    CEILING_RATE,
-    CEILING_SHARE,
     TURN_WINDOWS,
     CellUnderLoad,
     Round,
@@ -35,10 +34,11 @@ from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, 
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 from bakeoff.records.store import ContestSoFar
-from bakeoff.records.text import spell_rate
+from bakeoff.records.text import counted, spell_rate
 from bakeoff.reports import headline
 from bakeoff.reports import load_report as load_sentences
 from tests.support import scripted
+from tests.support.golden import same_as_golden
 from tests.support.scripted import INTERRUPT, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
@@ -74,23 +74,76 @@ def by_instances(settings: ServingSettings) -> float:
     return {1: 300.0, 2: 500.0, 4: 400.0}[settings.instances] - 10 * settings.batch
 
 
-def test_the_best_settings_are_found_and_all_others_are_told() -> None:
-    queue = Queue(by_instances)
-    load = settings_of(queue.under())
-    assert load.settings == ServingSettings(instances=2, threads=2)
-    assert {(one.settings.instances, one.settings.threads) for one in load.tried} == {(1, 4), (2, 2), (4, 1)}
-    chosen = next(one for one in load.tried if one.settings == load.settings)
-    assert chosen.value == pytest.approx(490 * 8 / 9, rel=0.05)
-    assert load.ceiling is not None and load.ceiling >= max(CEILING_RATE, CEILING_SHARE * chosen.value)
-    assert sum(order.answers_nothing for order in queue.orders) == 1, "it shows that the generator is no limit"
+@dataclass
+class Slow(Queue):
+    """A queue whose requests take long: those with one instance, all that come at a rate, or those that come alone.
+
+    A request that comes alone takes so many milliseconds at least in each further window.
+    """
+
+    fastest_ms: tuple[float, ...] = ()
+    is_late: Callable[[TakeLoad], bool] = lambda order: False
+
+    def take(self, order: TakeLoad) -> TrafficWindow:
+        window = super().take(order).window
+        if window and order.scenario is Scenario.SINGLE_STREAM and self.fastest_ms:
+            assert order.shed_after_ms is None and order.quantile == 0.0
+            place = sum(each.scenario is Scenario.SINGLE_STREAM for each in self.orders) - 1
+            fastest_ms, requests = self.fastest_ms[place % len(self.fastest_ms)], 3 * order.min_requests
+            window = window.model_copy(update={"objective_ms": fastest_ms, "requests": requests})
+        if window and self.is_late(order):
+            window = window.model_copy(update={"objective_ms": 100.0})
+        return TrafficWindow(window=window)
 
 
-def test_settings_whose_capacity_is_below_the_best_rate_are_not_searched() -> None:
-    queue = Queue(lambda settings: 1000.0 if settings.instances == 1 else 100.0)
-    load = settings_of(queue.under())
-    beaten = [one for one in load.tried if one.settings.instances > 1]
-    assert [one.reason for one in beaten] == ["answers 100 requests/s at most"] * 2
-    assert all(len(one.windows) == 1 for one in beaten)
+def searches() -> dict[str, tuple[Queue, CellUnderLoad]]:
+    """Return queues, and a cell that looks for the settings with which one of them carries most."""
+    one_is_late = Slow(
+        lambda settings: 400.0 - 10 * settings.batch, is_late=lambda order: order.settings.instances == 1
+    )
+    all_are_late = Slow(
+        by_instances, fastest_ms=(21.0, 21.0, 19.0), is_late=lambda order: order.scenario is Scenario.SERVER
+    )
+    without_batch = CELL.model_copy(update={"dimensions": {}})
+    strict = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
+    queues = {
+        "best with two instances": Queue(by_instances),
+        "best with one instance": Queue(lambda settings: 1000.0 if settings.instances == 1 else 100.0),
+        "settings that fail": Queue(by_instances, fails_from_batch=2),
+        "a first layout that carries nothing": one_is_late,
+        "no request that comes alone is quick enough": Slow(by_instances, fastest_ms=(21.0, 20.5)),
+        "each request that comes alone is quick enough": Slow(by_instances, fastest_ms=(19.0,)),
+        "the second request that comes alone is quick enough": Slow(by_instances, fastest_ms=(21.0, 19.0)),
+        "requests that are slow at any rate": all_are_late,
+    }
+    found = {name: (queue, queue.under()) for name, queue in queues.items()}
+    for name, more in {
+        "no batch": {"cell": without_batch},
+        "an objective that nothing meets": {"plan": strict},
+    }.items():
+        found[name] = (queue := Queue(by_instances), queue.under(**more))
+    found["single calls that are quick enough"] = (
+        queue := Queue(by_instances), CellUnderLoad(SERVER, CELL, queue.take, latency_ms=1.9, threads=4)
+    )  # fmt: skip
+    return found
+
+
+def test_settings_are_searched_as_before() -> None:
+    lines = []
+    for name, (queue, under) in searches().items():
+        load = settings_of(under)
+        orders = Counter(f"{order.scenario}{' of nothing' if order.answers_nothing else ''}" for order in queue.orders)
+        chosen = load.settings and f"{load.settings.instances} x {load.settings.threads}, batch {load.settings.batch}"
+        lines += [
+            f"## {name}: {chosen or load.reason}",
+            f"windows: {', '.join(f'{n} {what}' for what, n in orders.items())}",
+        ]
+        for one in load.tried:
+            found = f"{one.value:.4g}/s" if one.value else one.reason
+            settings = f"{one.settings.instances} x {one.settings.threads}, batch {one.settings.batch}"
+            lines.append(f"- {settings}: {found}, {counted(len(one.windows), 'window')}")
+        lines += [f"- left out: {note}" for note in load.left_out]
+    same_as_golden("searches.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize(("gain", "chosen", "searched"), [(1.3, "high", 2), (1.02, "low", 1), (0.9, "low", 1)])
@@ -166,97 +219,6 @@ def test_two_copies_on_a_noisy_machine_serve_alike() -> None:
 )
 def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected: bool) -> None:
     assert is_settled(leads) is expected
-
-
-def test_settings_that_fail_are_one_result_of_the_search() -> None:
-    load = settings_of(Queue(by_instances, fails_from_batch=2).under())
-    assert load.settings is not None and load.settings.batch == 1
-    assert "no memory" in [one.reason for one in load.tried]
-
-
-def test_a_first_layout_that_carries_nothing_does_not_end_the_search() -> None:
-    queue = Queue(lambda settings: 60.0 if settings.instances == 1 else 400.0 - 10 * settings.batch)
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=4.05))
-    slow = queue.take
-
-    def take(order: TakeLoad) -> TrafficWindow:
-        taken = slow(order)
-        late = {"objective_ms": 10.0} if order.settings.instances == 1 and not order.answers_nothing else {}
-        return taken.model_copy(update={"window": taken.window and taken.window.model_copy(update=late)})
-
-    load = settings_of(CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4))
-    assert load.tried[0].value is None
-    assert load.settings is not None and load.settings.instances == 2
-
-
-def test_an_objective_that_nothing_meets_is_told() -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
-    load = settings_of(Queue(by_instances).under(plan))
-    assert load.settings is None
-    assert load.reason.startswith("p99 < 3 ms does not hold even at")
-
-
-@dataclass
-class Lonely(Queue):
-    """A queue in which single requests take so long at least, in each further window."""
-
-    fastest_ms: tuple[float, ...] = ()
-
-    def take(self, order: TakeLoad) -> TrafficWindow:
-        window = super().take(order).window
-        if order.scenario is Scenario.SINGLE_STREAM and window:
-            assert order.shed_after_ms is None and order.quantile == 0.0
-            place = sum(each.scenario is Scenario.SINGLE_STREAM for each in self.orders) - 1
-            fastest_ms, requests = self.fastest_ms[place % len(self.fastest_ms)], 3 * order.min_requests
-            window = window.model_copy(update={"objective_ms": fastest_ms, "requests": requests})
-        return TrafficWindow(window=window)
-
-
-def test_no_rate_is_looked_for_where_no_request_that_comes_alone_is_quick_enough() -> None:
-    queue = Lonely(by_instances, fastest_ms=(21.0, 20.5))
-    load = settings_of(queue.under())
-    assert load.settings is None and len(load.tried) == 3
-    assert {order.scenario for order in queue.orders} == {Scenario.SINGLE_STREAM} and len(queue.orders) == 6
-    assert load.reason == (
-        "p99 < 20 ms holds at no rate: of 63 requests to 1 instance, one after the other, the fastest took 20.5 ms"
-    )
-    assert load.left_out == [f"further settings of {CELL.label}, as no number of instances met the objective"]
-
-
-@pytest.mark.parametrize(("fastest_ms", "windows"), [((19.0,), 1), ((21.0, 19.0), 2)])
-def test_one_request_that_is_quick_enough_is_reason_for_a_search(fastest_ms: tuple[float, ...], windows: int) -> None:
-    queue = Lonely(by_instances, fastest_ms=fastest_ms)
-    load = settings_of(queue.under())
-    assert load.settings == ServingSettings(instances=2, threads=2)
-    alone = [order for order in queue.orders if order.scenario is Scenario.SINGLE_STREAM]
-    assert len(alone) == windows, "with the first settings only, as these serve"
-
-
-def test_a_rate_is_looked_for_at_once_where_single_calls_are_quick_enough() -> None:
-    queue = Queue(by_instances)
-    settings_of(CellUnderLoad(SERVER, CELL, queue.take, latency_ms=1.9, threads=4))
-    assert Scenario.SINGLE_STREAM not in {order.scenario for order in queue.orders}
-
-
-def test_settings_that_were_searched_tell_why_none_serves() -> None:
-    queue = Lonely(by_instances, fastest_ms=(21.0, 21.0, 19.0))
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0))
-    slow = queue.take
-
-    def take(order: TakeLoad) -> TrafficWindow:
-        window = slow(order).window
-        late = {"objective_ms": 100.0} if order.scenario is Scenario.SERVER else {}
-        return TrafficWindow(window=window and window.model_copy(update=late))
-
-    load = settings_of(CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4))
-    assert [trial.reason.startswith("p99 < 20 ms holds at no rate") for trial in load.tried][:2] == [True, False]
-    assert load.settings is None and load.reason.startswith("p99 < 20 ms does not hold even at")
-
-
-def test_a_model_without_a_batch_is_served_without_batches() -> None:
-    load = settings_of(Queue(by_instances).under(cell=CELL.model_copy(update={"dimensions": {}})))
-    assert {one.settings.batch for one in load.tried} == {1}
-    assert "no dimension batch" in load.left_out[0]
 
 
 def test_a_turn_takes_few_windows_and_finds_the_rate_again() -> None:
