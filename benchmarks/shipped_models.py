@@ -79,9 +79,10 @@ def measure(options: argparse.Namespace, models: list[Asked], results: Lines) ->
             say(f"{asked.name}: not begun, {limit.left_s:.0f} s are left")
             continue
         arguments = [*asked.arguments(options.set), "--backends", options.backends, "--devices", options.device]
-        arguments += ["--precision", options.precision, "--budget", f"{options.budget:.0f}s", "--no-artifacts"]
-        if options.processes:
-            arguments += ["--processes", str(options.processes)]
+        arguments += ["--precision", options.precision, "--no-artifacts"]
+        arguments += ["--budget", f"{options.budget:.0f}s"] if options.budget else []
+        arguments += ["--processes", str(options.processes)] if options.processes else []
+        arguments += ["--time-limit", str(options.time_limit)] if options.time_limit else []
         found = run(arguments, options.out / "runs" / f"{number}-{asked.name.partition(' ')[0]}", limit.left_s)
         results.append({"model": asked.name, "arguments": arguments} | found)
         best = found.get("failure") or f"{found['winner'] or ' or '.join(found['candidates'])}, {found['outcome']}"
@@ -173,7 +174,8 @@ def main() -> None:
     parser.add_argument("--backends", default="best")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of every model, in place of the preset's")
     parser.add_argument("--processes", type=int, help="as for bakeoff")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each run [60]")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each run; 0: as long as it takes [60]")
+    parser.add_argument("--time-limit", type=int, help="as for bakeoff")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
     parser.add_argument("--retry", action="store_true", help="run what has no numbers once more")
     parser.add_argument("--table", action="store_true", help="only print the tables of what was measured")

@@ -28,6 +28,9 @@ class Difference:
     new: str
     bearing: Bearing
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.base} -> {self.new}"
+
 
 def differences(base: Environment, new: Environment) -> list[Difference]:
     """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
@@ -42,6 +45,20 @@ def differences(base: Environment, new: Environment) -> list[Difference]:
 
 def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:
     return [difference for difference in differences(base, new) if difference.bearing is not Bearing.NOTE]
+
+
+_OF_ONE_RUN = ("host", "commit", "Bakeoff's source files")
+"""What bears on no speed, and differs between two runs rather than within one."""
+
+
+def within_run(base: Environment, new: Environment, *ignored: str) -> list[Difference]:
+    """Return the differences that keep processes of one run from being compared. Programs on a GPU come and go."""
+    return [
+        difference
+        for difference in differences(base, new)
+        if difference.bearing is not Bearing.NOTE or difference.what in _OF_ONE_RUN
+        if not difference.what.startswith(("other processes on GPU", *ignored))
+    ]
 
 
 _Facts = dict[str, tuple[Bearing, object]]

@@ -195,7 +195,7 @@ class BeginWarmUp(Message):
 
 
 class TakeBurst(Message):
-    """Take one burst. It is answered by `BurstTaken`."""
+    """Take one burst. It is answered by `BurstMeasured`."""
 
     core: int | None = None  # the calling thread begins on this one
 
@@ -311,7 +311,7 @@ class Ready(Event):
     has_around: bool = False  # the model has stages around it
 
 
-class BurstTaken(Event):
+class BurstMeasured(Event):
     samples_ns: list[int]
     conditions: schema.Conditions
 

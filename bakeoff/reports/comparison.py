@@ -61,7 +61,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
                  lambda record: " (from the cache)" if record.built_at else ""),
         _between("peak memory", "MiB", number_format.mebibytes, lambda record: record.peak_bytes),
         _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
-        Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
+        Column("what else differs", lambda change: "; ".join(map(str, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
                surfaces=~Surface.PAGE),
@@ -171,7 +171,7 @@ def _look(change: CellChange) -> Look:
 def _details(change: CellChange) -> list[Block]:
     return [
         Text(sentences.why(change) or "Nothing to add."),
-        Items(list(map(sentences.difference, change.differences)), "What else differs"),
+        Items(list(map(str, change.differences)), "What else differs"),
         *(log_and_command(change.new, "The end of its new log") if change.new else []),
     ]
 

@@ -14,7 +14,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports import charts
 from bakeoff.reports.csv_files import question_tables, suite_tables, sweep_tables, to_csv
 from bakeoff.reports.run_report import DETAILS_MD, to_markdown, to_page, to_short_markdown
-from bakeoff.reports.sentences import difference, with_verdicts
+from bakeoff.reports.sentences import with_verdicts
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
@@ -70,7 +70,7 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
     notes = [f"{each.run_id}: {note}" for each in reports for note in each.notes]
     for other in reports[1:]:
         if differing := bear_on_speed(first.environment, other.environment):
-            told = "; ".join(map(difference, differing))
+            told = "; ".join(map(str, differing))
             notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {told}")
     if any(record.artifact for each in reports for record in each.records):
         notes.append("What the cells built is kept in the folders of their runs.")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller import environment
-from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.cores import usable_cores
@@ -226,9 +226,8 @@ class DriverMailbox:
         if before is None:
             self._store.save_environment(captured)
             return
-        changed = [difference for difference in differences(before, captured) if not difference.startswith("hostname")]
-        if changed:
-            self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
+        if changed := within_run(before, captured, "host", "$CUDA_VISIBLE_DEVICES"):
+            self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(map(str, changed))}")
 
     def take(self) -> list[ProgressEvent]:
         notes, self._told = self._told, []
