@@ -1,8 +1,8 @@
 """Contests of scripted workers: what became of each cell, and in which order all began and ended.
 
-`golden/contests.txt` and `golden/schedules.txt` hold them.
-A scene is one run, or several in one folder, of which each goes on where the one before was interrupted.
-`UPDATE_GOLDEN=1 pytest tests/measuring/test_contest_scenes.py` writes the file anew: read what `git diff` shows then.
+The files `golden/contests.*.txt` hold them. A scene is one run, or several in one folder, of which each goes on where
+the one before was interrupted. `UPDATE_GOLDEN=1 pytest tests/measuring/test_contest_scenes.py` writes the files anew:
+read what `git diff` shows then.
 """
 
 import math
@@ -212,13 +212,13 @@ def measured_further() -> dict[str, list[Run]]:
             of(PAIR, scripts=ending(0, "finish", HANG, answers=wrong_at_first), time_limit_s=30.0)
         ],
         **{
-            f"{processes} processes, of which one cell has one": [
+            f"{counted(processes, 'process')}, of which one cell has one": [
                 of(PAIR, plan_of(processes), scripts=ending(1, "start", HANG))
             ]
             for processes in (1, 3)
         },
         **{
-            f"a cell far from the best, {'with' if asked else 'without'} its energy, {processes} processes": [
+            f"a cell far from the best, {'with' if asked else 'without'} its energy, in {processes}": [
                 of(plan=replace(plan_of(processes), races=False, energy_of_all=asked), scripts=near, device=GPU)
             ]
             for processes in (1, 3)
@@ -601,24 +601,19 @@ def _of_load(load: Load) -> list[str]:
     return [f"load with {served}: {', '.join(turns)}", *soaks, *left_out]
 
 
+OF_CELLS = (rounds, builds, measured_further, with_budgets, with_little_memory, that_go_on, races, loads)
+
+
 @pytest.mark.parametrize(
-    ("golden", "scenes", "told"),
-    [
-        ("contests.txt", [rounds, builds, measured_further, with_budgets, with_little_memory, that_go_on, races, loads],
-         in_short),
-        ("schedules.txt", [schedules], in_order),
-    ],
-)  # fmt: skip
+    ("make", "told"), [*((make, in_short) for make in OF_CELLS), (schedules, in_order)], ids=lambda each: each.__name__
+)
 def test_contests_run_as_before(
-    golden: str,
-    scenes: Sequence[Callable[[], dict[str, list[Run]]]],
-    told: Callable[[SimpleNamespace], list[str]],
-    tmp_path: Path,
+    make: Callable[[], dict[str, list[Run]]], told: Callable[[SimpleNamespace], list[str]], tmp_path: Path
 ) -> None:
     lines = []
-    for number, (name, runs) in enumerate((name, runs) for make in scenes for name, runs in make().items()):
+    for number, (name, runs) in enumerate(make().items()):
         lines.append(f"## {name}")
         for place, asked in enumerate(runs):
             lines += ["then" for _ in range(place > 0)]
             lines += told(run_contest(tmp_path / str(number), **asked))
-    same_as_golden(golden, "\n".join(lines))
+    same_as_golden(f"contests.{make.__name__}.txt", "\n".join(lines))
