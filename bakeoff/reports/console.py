@@ -55,7 +55,9 @@ def tell(
     from bakeoff.reports import sentences, writer
     from bakeoff.reports.run_report import print_answers, print_report
 
-    kept = [each if (folder / each.artifact).exists() else writer.without_artifact(each) for each in report.records]
+    kept = [
+        record if (folder / record.artifact).exists() else writer.without_artifact(record) for record in report.records
+    ]
     judgement = judge(report.model_copy(update={"records": kept}))
     if is_kept:
         # the numbers are on disk before anything is said

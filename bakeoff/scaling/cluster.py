@@ -116,7 +116,7 @@ class Cluster:
             options = {
                 "num_cpus": node.cpus / max(1, node.gpus),
                 "num_gpus": int(node.gpus > 0),
-                "label_selector": {NODE_ID: f"in({','.join(each.id for each in nodes if each.kind == node.kind)})"},
+                "label_selector": {NODE_ID: f"in({','.join(other.id for other in nodes if other.kind == node.kind)})"},
                 "name": contest.id,
             }
             ref = task.options(**options).remote(request, contest, node.gpus, home, Path.cwd())

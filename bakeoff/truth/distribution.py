@@ -65,7 +65,7 @@ def difference(ours: Draws, eagers: Draws, precision: Precision) -> str:
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, precision: Precision) -> str:
-    is_whole = all(bool((each == each.round()).all()) for each in (ours, theirs))
+    is_whole = all(bool((draws == draws.round()).all()) for draws in (ours, theirs))
     size = float(theirs.square().mean().sqrt())
     rounding = 0.0 if is_whole else STILL * rounding_limits.rounding_floor(precision, size)
     spread = theirs.std(0)

@@ -27,7 +27,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.doubts import EAGER_DIFFERS
 from bakeoff.records.schema import Accuracy, Extent
 from bakeoff.records.traits import Access, AccessKind, Decision
-from bakeoff.truth import checking, tensor_content
+from bakeoff.truth import checking, steps, tensor_content
 from bakeoff.truth.calls import AlikeCalls, call
 from bakeoff.truth.decisions import noting_frozen_choices
 from bakeoff.truth.moved_clock import clock_at
@@ -692,7 +692,7 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         "quantised_lazy.py:half", "quantised_lazy.py:double", "inplace_normalise.py:factory", "sparse.py:factory",
         "complex_tracing.py:factory", "dataclass_output.py:factory", "parameter_output.py:factory",
         "encoder_padding.py:pooled", "one_answer.py:beside", "one_answer.py:detector", "one_answer.py:emptied",
-        "other_worlds.py:late",
+        "other_worlds.py:late", "higher_order.py:factory", "higher_order.py:flex",
     )},
     PADDING: {"without the fast path": without_fast_path(0.0), "off without the fast path": without_fast_path(1e-3)},
     "one_answer.py:factory": {"that is constant": constant},
@@ -756,3 +756,44 @@ def test_a_few_of_very_many_values_that_depend_on_rounding_are_no_doubt(referenc
     assert found.passed and "depends on rounding" in found.rule and not found.unchecked
     for alter in ALTERED.values():
         assert not checked(case, references(case), with_fault(in_one_order, alter)).passed
+
+
+def adding(*added: float) -> Build:
+    """Answer as the model does, with a number added to each output, or to the only one."""
+
+    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(*given: torch.Tensor) -> Any:
+            answer = module(*given)
+            if isinstance(answer, torch.Tensor):
+                return answer + added[0]
+            return tuple(value + by for value, by in zip(answer, added, strict=True))
+
+        return forward
+
+    return build
+
+
+UNWRITTEN = "undefined_values.py:factory"
+
+
+def test_memory_that_nothing_wrote_may_hold_anything_and_all_else_is_compared(
+    references: Callable[[str], Path],
+) -> None:
+    assert traits_in(references(UNWRITTEN)).unwritten == ("output[1]",)
+    for build in (as_it_is, adding(0, 1), adding(0, torch.inf)):
+        found = checked(UNWRITTEN, references(UNWRITTEN), build)
+        assert (found.passed, found.unchecked) == (True, checking.UNWRITTEN.format("output[1]"))
+    assert not checked(UNWRITTEN, references(UNWRITTEN), adding(1, 0)).passed
+
+
+def test_of_several_values_in_one_place_any_may_stay(references: Callable[[str], Path]) -> None:
+    case = "undefined_values.py:cells"
+    assert traits_in(references(case)).writes_in_any_order
+    assert not checked(case, references(case), as_it_is).unchecked
+    found = checked(case, references(case), adding(1))
+    assert (found.passed, found.unchecked) == (True, checking.ANY_ORDER)
+
+
+def test_input_sets_may_have_other_numbers_of_outputs() -> None:
+    answers = [(torch.ones(4), torch.ones(2)), (torch.ones(4),)]
+    assert steps.without_jumps(answers, answers, [answers, answers], 1e-7) == (answers, {})
