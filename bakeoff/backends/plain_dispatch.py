@@ -1,9 +1,12 @@
 """Watching the operators of torch that calls run, without importing torch's compiler."""
 
+import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
+import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -16,9 +19,28 @@ def keep_compiler_out(*modes: type) -> None:
             handler.__dynamo_disable = handler
 
 
-class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Uncompiled:
+    """Lets what a model compiles itself run plainly while a mode of torch is in force: a mode fails in what torch's
+    compiler makes, also in `torch.cond` and FlexAttention, which eager compiles, and what it leaves fails later."""
+
+    def __enter__(self) -> Self:
+        self._held = contextlib.ExitStack()
+        if "torch._dynamo" in sys.modules:  # else nothing was compiled yet, and to import it takes two seconds
+            self._held.enter_context(torch.compiler.set_stance("force_eager"))
+        super().__enter__()  # type: ignore[misc]
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with self._held:
+            super().__exit__(*failure)  # type: ignore[misc]
+
+
+class OperatorWatch(Uncompiled, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells `note` of each operator that torch has run in the block: the operator, what it was given, and what it has
-    returned. A subclass may hand on something else than that."""
+    returned. A subclass may hand on something else than that. Nothing is told of operators that call functions, such
+    as `torch.cond`, and of what these functions run."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, note: Callable[..., object] = lambda *_: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -27,7 +49,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        return self.after(func, args, kwargs, func(*args, **kwargs))
+        found = func(*args, **kwargs)
+        return found if isinstance(func, HigherOrderOperator) else self.after(func, args, kwargs, found)
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         self._listener(func, args, kwargs, found)

@@ -151,6 +151,7 @@ class ModelTraits(Frozen):
     is_random: bool = False  # two calls with the same inputs differ, from the same state
     varying: tuple[str, ...] = ()  # the outputs of a random model that differ, such as `output[0]`
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
+    unwritten: tuple[str, ...] = ()  # outputs that hold memory that nothing wrote, as `torch.empty` gives it
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     kept_buffers: tuple[str, ...] = ()  # each call changes these buffers, and the first answers do not depend on them
@@ -168,6 +169,7 @@ class ModelTraits(Frozen):
     inputs_without_effect: tuple[str, ...] = ()  # that vary and are used, and with which no output moves
     tiny_weights: tuple[str, ...] = ()  # of zero, or nearly, that hide what is multiplied with them
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
+    writes_in_any_order: bool = False  # several values to one place, as `x[index] = y` does for equal indices
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
     needs_autograd: bool = False  # its calls fail in inference mode, and not where gradients are off

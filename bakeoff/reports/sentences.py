@@ -121,7 +121,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
-    return [each for each in parts if each]
+    return [part for part in parts if part]
 
 
 def not_finite(contest: ContestJudgement) -> str:

@@ -20,8 +20,8 @@ def about(contests: Sequence[tuple[str, Sequence[Record]]]) -> list[str]:
     for model, records in contests:
         known = [record.traits for record in records if record.traits]
         start = model if several else "the model"
-        told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
-        sentences_of_model = [*(sentences(known[0]) if known else ()), *told_of_each]
+        sentences_of_forms = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
+        sentences_of_model = [*(sentences(known[0]) if known else ()), *sentences_of_forms]
         sentences_of_all.update(dict.fromkeys(f"{start} {sentence}" for sentence in sentences_of_model))
     return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in sentences_of_all]
 
@@ -35,7 +35,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"computes in {listed(traits.autocasts)} by its own autocast, also in cells of another precision: that is "
             "the precision of its weights and inputs"
         )
-    if traits.is_random and traits.repeats_with_seed:
+    if names := traits.unwritten:
+        yield (
+            f"answers with memory that it has not written, as torch.empty gives it, in {listed(first(names))}: any "
+            "values are right there, and they are not compared"
+        )
+    elif traits.is_random and traits.repeats_with_seed:
         yield (
             "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "
             "other numbers is compared by mean and spread over several calls, and one that is not random is incorrect"
@@ -66,6 +71,11 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield (
             f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "
             "fresh values. Calls for throughput go on with what was written"
+        )
+    if traits.writes_in_any_order:
+        yield (
+            "writes several values to one place, as x[index] = y does for equal indices, and torch does not define "
+            "which of them stays: a build that answers otherwise than eager is not compared, and is no sure winner"
         )
     for decision in traits.decisions[:SHOWN_DECISIONS]:
         code = f" ({decision.code})" if decision.code else ""
@@ -113,13 +123,13 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             "build without it has other numbers there, and is right if it answers as eager does without its fast path"
         )
     if traits.not_finite:
-        places = listed([_of_not_finite(each) for each in traits.not_finite])
+        places = listed([_of_not_finite(output) for output in traits.not_finite])
         yield (
             f"answers its own inputs with values that are not finite: {places}. A build is right if it gives the same "
             "ones at the same places"
         )
     if traits.settings:
-        changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
+        changes = [f"{setting.name} from {setting.before} to {setting.after}" for setting in traits.settings]
         threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
         yield (
             f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "

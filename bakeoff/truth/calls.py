@@ -24,6 +24,7 @@ from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
 from bakeoff.truth.module_state import ModuleState, Weights, is_equal
+from bakeoff.truth.moved_clock import begin_call
 
 Outputs = tuple[torch.Tensor, ...]
 Witness = Callable[[Inputs], Outputs]
@@ -102,6 +103,7 @@ class AlikeCalls:
 
 
 def call(module: Any, inputs: Inputs) -> Outputs:
+    begin_call()
     return returned_by_call(module(*inputs.args, **inputs.kwargs))
 
 

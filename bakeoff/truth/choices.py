@@ -13,6 +13,7 @@ import torch
 from bakeoff.backends.calling import Returned, returned_by_call
 from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs
+from bakeoff.truth.moved_clock import begin_call
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ class Choice:
         indices = indices.to(self.source.device, torch.int64)
         if indices.numel() and not bool(((indices >= 0) & (indices < length)).all()):
             return None
-        places, expected = (self.rows * length + each.to(self.rows.device) for each in (indices, reference))
+        places, expected = (self.rows * length + chosen.to(self.rows.device) for chosen in (indices, reference))
         # The reference's are distinct in each row if the model's operator is one that gives such indices.
         if len(torch.unique(places)) < len(torch.unique(expected)) == expected.numel():
             return None
@@ -120,6 +121,7 @@ MOVING = COPYING | {aten.flip, aten.roll, aten.index_select, aten.gather, aten.i
 
 
 def watched_call(module: Any, inputs: Inputs) -> Returned:
+    begin_call()
     with ChoiceWatch() as watch:
         outputs = returned_by_call(module(*inputs.args, **inputs.kwargs))
     outputs.choices = watch.of(outputs)

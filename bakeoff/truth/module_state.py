@@ -6,7 +6,9 @@ import ast
 import copyreg
 import itertools
 import math
+import pickle
 import queue
+import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -52,6 +54,8 @@ _FOLLOWED_NEVER = (
 )
 
 _CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue)
+
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 GENERATOR = "random generator"
 BUFFER = "buffer "
@@ -174,7 +178,7 @@ class _Variable(NamedTuple):
 def _variables(module: nn.Module) -> dict[str, _Variable]:
     found: dict[str, _Variable] = {}
     for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
-        methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+        methods = [member for member in vars(kind).values() if isinstance(member, FunctionType)]
         if not any(is_users_file(method.__code__.co_filename) for method in methods):
             continue
         for name, value in vars(kind).items():
@@ -225,12 +229,12 @@ def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
     """Yield the hooks and the functions in attributes of a module's parts, whose closures may hold state."""
     for part in module.modules():
         held = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *vars(part).values())
-        yield from (each for each in held if isinstance(each, FunctionType))
+        yield from (member for member in held if isinstance(member, FunctionType))
 
 
 def _is_data(value: Any, module: str) -> bool:
     """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
-    is_known = isinstance(value, (*_SCALARS, torch.Tensor, torch.Generator, np.ndarray, *_CHANGING))
+    is_known = isinstance(value, (*_SCALARS, torch.Tensor, *_GENERATORS, np.ndarray, *_CHANGING))
     return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
 
@@ -240,10 +244,10 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     if isinstance(value, torch.Tensor):
         leaves[name] = leaf = _leaf(value)
         return partial(_with_content, value, leaf)
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        leaves[f"{GENERATOR} {name}"] = GENERATOR, state
-        return partial(value.set_state, state)
+    if isinstance(value, _GENERATORS):
+        content, put_back = _state_of_generator(value)
+        leaves[f"{GENERATOR} {name}"] = GENERATOR, content
+        return lambda: put_back() or value
     if isinstance(value, np.ndarray):
         return _kept_array(name, value, leaves)
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
@@ -268,6 +272,21 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         if is_followed:
             return lambda: _refilled(value, {key: entry() for key, entry in entries.items()})
     return lambda: value
+
+
+def _state_of_generator(value: Any) -> tuple[bytes, PutBack]:
+    """Return the state of a random generator in comparable form, and what sets it again."""
+    if isinstance(value, torch.Generator):
+        state: Any = value.get_state()
+        return state.numpy().tobytes(), partial(value.set_state, state)
+    if isinstance(value, random.SystemRandom):  # which has none
+        return b"", lambda: None
+    if isinstance(value, random.Random):
+        return pickle.dumps(state := value.getstate()), partial(value.setstate, state)
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(state := value.get_state(legacy=False)), partial(value.set_state, state)
+    bits = value.bit_generator
+    return pickle.dumps(state := bits.state), partial(setattr, bits, "state", state)
 
 
 def _entries(value: Any) -> dict[Any, Any]:
@@ -311,8 +330,6 @@ def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
 def _is_same(one: Leaf | None, other: Leaf | None) -> bool:
     if one is None or other is None or one[0] != other[0]:
         return False
-    if one[0] == GENERATOR:
-        return bool(one[1].equal(other[1]))
     if one[0] != "tensor":
         return bool(one[1] == other[1]) or bool(one[1] != one[1] and other[1] != other[1])
     (about, shape, ours), (about_other, shape_other, theirs) = one[1], other[1]

@@ -107,7 +107,13 @@ _SIGNATURES: dict[int, tuple[Any, ...]] = {
 _NEW, _NEW_SLOT_BYTES = 65, 312
 """CPython's number of a type's `tp_new`, and where in the type it lies on 64-bit machines."""
 
+STILL_READS, TICK_S, MOST_DOUBLINGS = 100, 1e-3, 30
+"""After so many reads in one call, a stopped clock goes on by a tick that each further read doubles: a model may loop
+until a time has come."""
+
 _at_s: float | None = None  # what the user's code sees, or None for the real clock
+_still_reads = STILL_READS
+_reads = 0  # of the stopped clock in this call
 _listeners: list[Callable[[], None]] = []
 _is_replaced = False
 
@@ -120,16 +126,31 @@ def time_seen() -> float:
     return time.time() if _at_s is None else _at_s
 
 
+def begin_call() -> None:
+    """Have the next call see the time at which the clock is stopped."""
+    global _reads
+    _reads = 0
+
+
+def _next_time(at_s: float) -> float:
+    global _reads
+    _reads += 1
+    return at_s if _reads <= _still_reads else at_s + TICK_S * 2 ** min(_reads - _still_reads, MOST_DOUBLINGS)
+
+
 @contextlib.contextmanager
-def clock_at(seconds: float | None) -> Iterator[None]:
+def clock_at(seconds: float | None, still_reads: int = STILL_READS) -> Iterator[None]:
     """Stop the clock for the user's own code in the block, at a time since 1970. For None, leave it as it is."""
-    global _at_s
-    before, _at_s = _at_s, _at_s if seconds is None else seconds
+    global _at_s, _still_reads
+    before = _at_s, _still_reads
+    if seconds is not None:
+        _at_s, _still_reads = seconds, still_reads
+    begin_call()
     try:
         with contextlib.nullcontext() if seconds is None else _all_replaced():
             yield
     finally:
-        _at_s = before
+        _at_s, _still_reads = before
 
 
 @contextlib.contextmanager
@@ -225,9 +246,10 @@ def _implemented_by(
             if not is_users or _at_s is None:
                 made = own(receiver, *given)
             elif is_tuple:
-                made = move(lambda arguments: own(receiver, arguments, *given[1:]), given[0], _at_s)
+                made = move(lambda arguments: own(receiver, arguments, *given[1:]), given[0], _next_time(_at_s))
             else:
-                made = move(lambda arguments: own(receiver, *arguments), given if len(given) > 1 else (None,), _at_s)
+                arguments = given if len(given) > 1 else (None,)
+                made = move(lambda arguments: own(receiver, *arguments), arguments, _next_time(_at_s))
         except Exception as error:
             # An exception cannot leave it: the caller gets None, and the exception before its next instruction.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))

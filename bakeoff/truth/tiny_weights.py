@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from bakeoff.backends.plain_dispatch import Uncompiled
 from bakeoff.models.base import Inputs
 from bakeoff.models.input_sets import is_strided
 from bakeoff.truth.calls import AlikeCalls, call
@@ -36,7 +37,7 @@ HANDING_ON = frozenset(
 """What is tiny stays so in these."""
 
 
-class MultiplicationWatch(TorchFunctionMode):
+class MultiplicationWatch(Uncompiled, TorchFunctionMode):
     """Notes which of some weights hide what they are multiplied with, in calls inside the block."""
 
     def __init__(self, weights: dict[str, nn.Parameter]) -> None:

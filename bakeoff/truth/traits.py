@@ -41,6 +41,7 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
+from bakeoff.truth.witnesses import NaNInUnwritten, is_cast
 
 MAX_CALLS_BEFORE = 8
 """A build may have called a model that keeps state so often with the first inputs before it is checked."""
@@ -122,7 +123,7 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
     with OutsideWatch() as watch:
-        second = owned(call(module, copied(sets[0])))
+        second = _with_nan_in_unwritten(module, sets[0])
     grows = _grown(module, state, between) if changed else ()
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
@@ -132,7 +133,10 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         state.restore()
         return Understood(ModelTraits(accesses=accesses, clock_s=clock_s), first)
     known: dict[str, Any] = {}
-    if not are_alike(first, second) or (changed and _answer_depends(stage, sets, first)):
+    repeats = are_alike(first, second)
+    if not repeats and (unwritten := _unwritten(stage, sets[0], first)):
+        known = {"is_random": True, "repeats_with_seed": False, "varying": unwritten, "unwritten": unwritten}
+    elif not repeats or (changed and _answer_depends(stage, sets, first)):
         known = _told_apart(stage, sets, first, changed)
     if changed and not known.get("state"):
         *_, again = stage.changes((sets[0], sets[-1]))  # what is filled once and for all is a cache
@@ -146,6 +150,29 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
 
 
+def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple[str, ...]:
+    """Return the outputs that hold memory that nothing wrote: they become NaN with it."""
+    stage.state.restore()
+    seed_everything(FIRST_SEED)
+    found = comparable(_with_nan_in_unwritten(stage.module, inputs))
+    first = comparable(first)
+    pairs = zip(labels(first), first, found, strict=False)
+    return tuple(name for name, own, other in pairs if _count_nan(other) > _count_nan(own))
+
+
+def _with_nan_in_unwritten(module: nn.Module, inputs: Inputs) -> Outputs:
+    try:
+        with NaNInUnwritten():
+            return owned(call(module, copied(inputs)))
+    except Exception:  # a model may refuse to be watched
+        traceback.print_exc()
+        return owned(call(module, copied(inputs)))
+
+
+def _count_nan(tensor: torch.Tensor) -> int:
+    return int(tensor.isnan().sum()) if is_cast(tensor) or tensor.is_complex() else 0
+
+
 def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
     """Return the time that it is if the model answers otherwise later, or while time goes on, and None if not."""
     if is_clock_stopped():
@@ -157,6 +184,9 @@ def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
     times_s = (None, *(now_s + later for later in LATER_S))
     if any(not are_alike(first, stage.answer(inputs, clock_s=at_s)) for at_s in times_s):
         return now_s
+    with clock_at(now_s, still_reads=0):  # a model may go on until a time
+        if not are_alike(first, stage.answer(inputs)):
+            return now_s
     answers = []
     for at_s in (now_s, now_s + DAY_S):  # a model may keep the time of its first call
         stage.answer(inputs, clock_s=now_s)
@@ -256,14 +286,15 @@ def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int])
 
 
 def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
-    """Return True if each of two calls leaves tensors behind, and the second one those of the first one, too."""
+    """Return True if each of two calls leaves tensors of its own behind. One that each call fills does not grow."""
     watches = []
     for _ in range(2):
         given = calls.given(inputs)
         with ReadingWatch(given.tensors()) as watch:
             call(module, given)
         watches.append((watch, given))
-    return all(watch.kept(given.tensors()) for watch, given in watches)
+    first, second = (watch.kept(given.tensors()) for watch, given in watches)
+    return bool(first - second and second - first)
 
 
 # --- what the answers are
@@ -338,7 +369,7 @@ def inputs_without_effect(
     if len(of_each_shape(sets)) > 1:
         return ()
     ends_s, names = time.monotonic() + AUDIT_S, list[str]()
-    named, used = [named_inputs(each) for each in sets], set[Any]()
+    named, used = [named_inputs(inputs) for inputs in sets], set[Any]()
 
     def note(_func: object, args: Any, kwargs: Any, _found: object) -> None:
         used.update(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
@@ -359,7 +390,7 @@ def inputs_without_effect(
         ways = [
             (inputs, answer, own[name], other)
             for inputs, own, answer in zip(sets, named, answers, strict=True)
-            for other in islice((each[name] for each in named if not is_equal(each[name], own[name])), 1)
+            for other in islice((tensors[name] for tensors in named if not is_equal(tensors[name], own[name])), 1)
         ]
         if ways and not any(_moves(module, calls, *way) or time.monotonic() > ends_s for way in ways):
             names.append(name)

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
+from bakeoff.backends.plain_dispatch import OperatorWatch, Uncompiled, keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
+from bakeoff.truth.module_state import is_equal
 
 aten = torch.ops.aten
 
@@ -31,9 +33,11 @@ CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
-class KeepFloat64(TorchDispatchMode):
+class KeepFloat64(Uncompiled, TorchDispatchMode):
     """Inside this block, casts to float32 are casts to float64, and operators that lack float64, which `in_float32`
     names, run in float32. With `widens_16_bits`, casts to bfloat16 and float16 are casts to float64, too."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, widens_16_bits: bool = False) -> None:
         super().__init__()
@@ -46,6 +50,8 @@ class KeepFloat64(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
         if func.overloadpacket in CASTS:
             args, kwargs = pytree.tree_map_only(torch.dtype, lambda each: self._wider.get(each, each), (args, kwargs))
         try:
@@ -68,6 +74,18 @@ class KeepFloat64(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             raise first from None
         return _with_types(found, WIDER)
+
+
+UNWRITTEN = frozenset({aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty})
+UNWRITTEN |= {aten.new_empty_strided}
+"""Operators that give memory with whatever values it had."""
+
+
+class NaNInUnwritten(OperatorWatch):
+    """Inside this block, new memory that nothing has written holds NaN where it holds real numbers."""
+
+    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
+        return found.fill_(math.nan) if func.overloadpacket in UNWRITTEN and is_cast(found) else found
 
 
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -97,7 +115,7 @@ class RoundingNoise(OperatorWatch):
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
-        if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
+        if any(argument.alias_info is not None for argument in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not given:  # what is made of no tensor, such as zeros, is exact
@@ -177,7 +195,7 @@ def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwa
 def _with_other_signs(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
     """Turn the signs of eigenvectors, of singular vectors on both sides, or of Q and R."""
     turned = (0, 2) if len(found) == 3 else (0, 1) if func.overloadpacket is aten.linalg_qr else (1,)
-    return tuple(-each if noise.takes_last and place in turned else each for place, each in enumerate(found))
+    return tuple(-matrix if noise.takes_last and place in turned else matrix for place, matrix in enumerate(found))
 
 
 def _with_other_turns(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
@@ -223,6 +241,43 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
 
 
+PUTTING = frozenset({aten.index_put, aten.index_put_, aten._unsafe_index_put, aten._index_put_impl_})
+SCATTERING = {
+    aten.scatter.src: aten.scatter,
+    aten.scatter_.src: aten.scatter,
+    aten.index_copy.default: aten.index_copy,
+    aten.index_copy_.default: aten.index_copy,
+}
+"""Operators that write values to places. Where several go to one place, any of them may stay."""
+
+
+def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Return True for an operator that would have written other values if it had begun with the last ones."""
+    if func.overloadpacket in PUTTING and not any(each is True for each in args[3:]):
+        return _puts_in_any_order(args[1], args[2], found)
+    if func in SCATTERING:
+        _, dimension, index, values = args
+        if index.dim() == values.dim():
+            values = values[tuple(map(slice, index.shape))]
+        index = index.flip(dimension if index.dim() == values.dim() else 0)
+        return not is_equal(SCATTERING[func](found, dimension, index, values.flip(dimension)), found)
+    return False
+
+
+def _puts_in_any_order(indices: list[torch.Tensor | None], values: torch.Tensor, found: torch.Tensor) -> bool:
+    given = {place: each for place, each in enumerate(indices) if each is not None}
+    if any(each.dtype in (torch.bool, torch.uint8) for each in given.values()):
+        return False  # a mask has each place once
+    places = list(given)
+    # the dimensions of the indices come first in the values if others lie between them
+    start = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    full = dict(zip(places, torch.broadcast_tensors(*given.values()), strict=True))
+    dimensions = range(full[places[0]].dim())
+    values = values.expand(aten.index(found, indices).shape).flip(*(start + each for each in dimensions))
+    backwards = [full[place].flip(*dimensions) if place in full else None for place in range(len(indices))]
+    return not is_equal(aten.index_put(found, backwards, values), found)
+
+
 def narrows(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     if func.overloadpacket not in CASTS or not isinstance(found, torch.Tensor) or not args:
         return False
@@ -252,7 +307,7 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         for weight in module.parameters():
             if is_rounded(weight):
                 weight.copy_(moved(weight))
-        return tuple(each.map(moved_input) for each in sets)
+        return tuple(inputs.map(moved_input) for inputs in sets)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 Right: mean and width are compared as ever. A build that draws other numbers has a sample of the same distribution.
 """
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,3 +24,18 @@ class Encoder(nn.Module):
 def factory(batch: int = 4):
     torch.manual_seed(0)
     return Encoder(), torch.randn(batch, 16)
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 8)
+        self.noise = np.random.default_rng(0)
+
+    def forward(self, x):
+        return self.linear(x) + torch.from_numpy(self.noise.normal(size=8)).to(x.dtype)
+
+
+def noisy(batch: int = 4):
+    """The generator is restored as a state is, so that builds that draw from it are compared exactly."""
+    return Noisy(), torch.randn(batch, 16)

@@ -99,10 +99,17 @@ def test_a_random_model_repeats_with_the_seed(forward: Forward) -> None:
     assert (found.is_random, found.repeats_with_seed, found.state) == (True, True, ())
 
 
-def test_a_generator_of_the_models_own_is_restored_like_a_state() -> None:
-    found = traits_of(
-        lambda m, x: m.linear(x) + torch.randn(4, 8, generator=m.generator), generator=torch.Generator().manual_seed(1)
-    )
+@pytest.mark.parametrize(
+    ("generator", "draw"),
+    [
+        (torch.Generator().manual_seed(1), lambda generator: torch.randn(4, 8, generator=generator)),
+        (np.random.default_rng(1), lambda generator: float(generator.normal())),
+        (np.random.RandomState(1), lambda generator: float(generator.normal())),
+        (random.Random(1), lambda generator: generator.random()),
+    ],
+)
+def test_a_generator_of_the_models_own_is_restored_like_a_state(generator: Any, draw: Callable[[Any], Any]) -> None:
+    found = traits_of(lambda m, x: m.linear(x) + draw(m.generator), generator=generator)
     assert (found.is_random, found.repeats_with_seed) == (True, True)
     assert found.state == ("random generator attribute generator",)
 
@@ -111,12 +118,24 @@ def test_a_generator_of_the_models_own_is_restored_like_a_state() -> None:
     "forward",
     [
         lambda m, x: m.linear(x) * (1 + int.from_bytes(os.urandom(4))),
+        lambda m, x: m.linear(x) * (1 + m.draws.random()),
         lambda m, x: m.linear(x) + torch.randn(4, 8, generator=NOTES.generator),  # type: ignore[attr-defined]
     ],
 )
 def test_what_no_seed_repeats_is_told(forward: Forward) -> None:
-    found = traits_of(forward)
+    found = traits_of(forward, draws=random.SystemRandom())
     assert (found.is_random, found.repeats_with_seed) == (True, False)
+
+
+def fills_a_part(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.new_empty(4, 16)
+    y[:, :8] = m.linear(x)
+    return y[:, :8] * 2, y[:, 4:]
+
+
+def test_memory_that_nothing_wrote_is_found() -> None:
+    found = traits_of(fills_a_part)  # type: ignore[arg-type]
+    assert (found.unwritten, found.varying, found.is_random) == (("output[1]",), ("output[1]",), True)
 
 
 def overwrites_a_buffer(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -376,6 +395,21 @@ def test_an_answer_that_depends_on_the_time_is_understood_with_a_stopped_clock(f
         assert understand(model, inputs()).traits == ModelTraits(accesses=(CLOCK,), clock_s=clock_s)
 
 
+def halves_until_a_time(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y, end_s = x, time.perf_counter() + 0.005
+    while time.perf_counter() < end_s:
+        y = y / 2 + 1
+    return y
+
+
+def test_a_model_that_loops_until_a_time_ends_with_a_stopped_clock() -> None:
+    model, (first, *_) = Model(halves_until_a_time), inputs()
+    with clock_at(time.time()):
+        assert torch.equal(*call(model, first), *call(model, first))
+    # after many steps, one more changes nothing
+    assert understand(model, inputs()).traits.clock_s == pytest.approx(time.time(), abs=60)
+
+
 def test_a_list_of_times_grows() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         m.times.append(time.time())
@@ -397,7 +431,10 @@ def test_an_autocast_of_the_models_own_is_named() -> None:
 
 @pytest.mark.parametrize(
     "forward",
-    [lambda m, x: m.linear(x) + 0 * time.time(), lambda m, x: m.linear(x) * (1 + time.time() * 0 + os.urandom(1)[0])],
+    [
+        lambda m, x: m.linear(x) + 0 * time.time(),
+        lambda m, x: m.linear(x) * (1 + time.time() * 0 + int.from_bytes(os.urandom(4))),
+    ],
 )
 def test_a_model_that_reads_the_clock_and_answers_by_something_else_is_called_as_ever(forward: Forward) -> None:
     found = traits_of(forward)
@@ -732,6 +769,16 @@ def test_a_list_outside_of_the_module_is_found_if_it_grows(holds: int, grows: bo
     model = Model(forward).eval()
     assert leaves_more_behind(model, inputs()[0], AlikeCalls(model, ModelTraits())) == grows
     OUTSIDE_OF_IT.clear()
+
+
+def test_one_tensor_that_each_call_fills_does_not_grow() -> None:
+    filled = torch.zeros(4, 8)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return filled.copy_(m.linear(x))
+
+    model = Model(forward).eval()
+    assert not leaves_more_behind(model, inputs()[0], AlikeCalls(model, ModelTraits()))
 
 
 # --- rounding

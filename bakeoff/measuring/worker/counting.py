@@ -23,7 +23,7 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Work
-from bakeoff.truth.witnesses import jumps, narrows
+from bakeoff.truth.witnesses import jumps, narrows, writes_in_any_order
 
 aten = torch.ops.aten
 
@@ -276,6 +276,7 @@ class LongestSum(OperatorWatch):
         self.length = 1
         self.jumps = False  # an operator's result may jump where rounding moves its arguments
         self.narrows = False  # it casts to 16 bits
+        self.writes_in_any_order = False  # it writes other values to one place, of which one stays
         self.may_size_by_values = False  # as it is in `x[x > 9]`, and where Python reads a number
         # A number that Python reads may go into all that follows.
         self._read_by_python, self._has_read = 1, False
@@ -285,7 +286,7 @@ class LongestSum(OperatorWatch):
     def of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Return the longest sum that any of these tensors was made from, or of all if that is not known."""
         addresses = map(_address_if_any, tensors)
-        return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
+        return max((self._lengths.get(address, 1) if address else self.length for address in addresses), default=1)
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))
@@ -294,6 +295,7 @@ class LongestSum(OperatorWatch):
         are_exact = not self._has_read and self._exact.issuperset(map(_address_if_any, given))
         self.jumps = self.jumps or (jumps(func, args, found) and not are_exact)
         self.narrows = self.narrows or narrows(func, args, found)
+        self.writes_in_any_order = self.writes_in_any_order or writes_in_any_order(func, args, found)
         self.may_size_by_values = self.may_size_by_values or func.namespace != "aten" or sizes_by_values(func, args)
         own = 1
         if func.overloadpacket in SUMS:

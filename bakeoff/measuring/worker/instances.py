@@ -62,7 +62,7 @@ class Instances:
         self._answered: Callable[[Sequence[int]], None] = nothing
         self._lock = threading.Lock()
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, args=(each,), daemon=True) for each in answers]
+        self._threads = [threading.Thread(target=self._serve, args=(answer,), daemon=True) for answer in answers]
         self._warm: list[Answer] = []
         for thread in self._threads:
             thread.start()
