@@ -71,11 +71,8 @@ class TimePlan:
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
         self._contest_id, self._contest_begun_s = "", 0.0
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
-        self._usual_s = USUAL_S | {
-            PlanStep.LOAD: load.turns_s(sampling.processes) if load else 0.0,
-            PlanStep.SETTINGS: load.once_s if load else 0.0,
-        }
-        self._sampling = sampling
+        self._usual_s = USUAL_S | {PlanStep.SETTINGS: load.once_s if load else 0.0}
+        self._sampling, self._load = sampling, load
         self.warm_up_s = min(USUAL_WARM_UP_S, sampling.warm_up_limit_s)
         self._call_s: dict[str, float] = {}
         self._check_s: dict[str, float] = {}
@@ -247,8 +244,10 @@ class TimePlan:
     def _usual(self, step: PlanStep, label: str) -> float:
         if step is PlanStep.BUILD:
             return usual_build_s(label)
+        call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
+        if step is PlanStep.LOAD:
+            return self._load.turns_s(self._sampling.processes, call_s) if self._load else 0.0
         if step is PlanStep.ROUNDS:
-            call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
             burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
             return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
         check_s = self._check_s.get(label, 0.0) if step is PlanStep.FINISH else 0.0

@@ -9,7 +9,7 @@ from bakeoff.backends.base import Backend
 from bakeoff.backends.eager import Eager
 from bakeoff.backends.inductor import Inductor
 from bakeoff.judging.estimate import FEWEST_ROUNDS
-from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.load_plan import MAX_WINDOW_S, LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
     BETWEEN_BURSTS_S,
@@ -22,6 +22,7 @@ from bakeoff.planning.time_plan import (
     likely_to_run,
     usual_build_s,
 )
+from bakeoff.records.load_samples import Objective
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
@@ -204,6 +205,17 @@ def test_load_is_part_of_the_time_left() -> None:
         time_plan.expect("contest", ["eager", "onnx"], 3)
     assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * (3 * load.turns_s(3) + load.once_s))
     assert load.once_s > 30.0
+
+
+def test_few_calls_in_a_second_make_turns_under_load_longer() -> None:
+    load = LoadPlan(Scenario.SERVER, objective=Objective(percentile="p99", limit_ms=400.0))
+    plan = TimePlan(replace(SAMPLING, races=False), load=load)
+    plan.expect("contest", ["eager", "onnx"], 3)
+    short_s = plan.seconds_of(PlanStep.LOAD, ["onnx"])
+    plan.called("eager", 0.08)
+    plan.called("onnx", 0.001)
+    assert short_s == plan.seconds_of(PlanStep.LOAD, ["onnx"]) == load.turns_s(3)
+    assert plan.seconds_of(PlanStep.LOAD, ["eager"]) == pytest.approx(short_s * MAX_WINDOW_S / load.window_s)
 
 
 def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -> None:
