@@ -36,9 +36,9 @@ def differences(base: Environment, new: Environment) -> list[Difference]:
     """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
     old_facts, new_facts = _facts(base), _facts(new)
     differences = [
-        Difference(what, _told(old_facts, what), _told(new_facts, what), (old_facts | new_facts)[what][0])
+        Difference(what, _spelled(old_facts, what), _spelled(new_facts, what), (old_facts | new_facts)[what][0])
         for what in old_facts | new_facts
-        if _told(old_facts, what) != _told(new_facts, what)
+        if _spelled(old_facts, what) != _spelled(new_facts, what)
     ]
     return sorted(differences, key=lambda difference: list(Bearing).index(difference.bearing))
 
@@ -108,5 +108,5 @@ def _known(values: Mapping[str, object], bearing: Bearing) -> _Facts:
     return {what: (bearing, value) for what, value in values.items() if value is not None}
 
 
-def _told(facts: _Facts, what: str) -> str:
+def _spelled(facts: _Facts, what: str) -> str:
     return str(facts[what][1]) if what in facts else NOT_SET if what.startswith("$") else UNKNOWN

@@ -180,9 +180,9 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     if build_cache and (why := build_cache.why_unusable()):
-        told = f"builds are not kept: {why}; the next run builds anew"
-        store.note(told)
-        progress.note(told)
+        note = f"builds are not kept: {why}; the next run builds anew"
+        store.note(note)
+        progress.note(note)
     wait = request.wait_for_quiet
     return RunContext(
         launchers=launchers,

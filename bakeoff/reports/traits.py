@@ -20,8 +20,8 @@ def about(contests: Sequence[tuple[str, Sequence[Record]]]) -> list[str]:
     for model, records in contests:
         known = [record.traits for record in records if record.traits]
         start = model if several else "the model"
-        told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
-        sentences_of_model = [*(sentences(known[0]) if known else ()), *told_of_each]
+        sentences_of_forms = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
+        sentences_of_model = [*(sentences(known[0]) if known else ()), *sentences_of_forms]
         sentences_of_all.update(dict.fromkeys(f"{start} {sentence}" for sentence in sentences_of_model))
     return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in sentences_of_all]
 

@@ -70,8 +70,8 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
     notes = [f"{part.run_id}: {note}" for part in reports for note in part.notes]
     for other in reports[1:]:
         if differing := bear_on_speed(first.environment, other.environment):
-            told = "; ".join(map(str, differing))
-            notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {told}")
+            listing = "; ".join(map(str, differing))
+            notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {listing}")
     if any(record.artifact for part in reports for record in part.records):
         notes.append("What the cells built is kept in the folders of their runs.")
     return first.model_copy(

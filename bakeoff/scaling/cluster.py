@@ -1,6 +1,6 @@
 """Contests on the nodes of a Ray cluster. Ray places them, starts them again where a node dies, and transfers results.
 
-A task starts the same controller process as a place of a pool does, in a folder of its own. What it tells goes to an
+A task starts the same controller process as a place of a pool does, in a folder of its own. What it reports goes to an
 actor beside the driver, which writes records into the run's folder the moment they come.
 """
 
@@ -201,7 +201,7 @@ class DriverMailbox:
 
     def __init__(self, root: Path) -> None:
         self._store = Store.open(root)
-        self._told: list[ProgressEvent] = []
+        self._reported: list[ProgressEvent] = []
         self._begun: set[str] = set()
 
     def tell(self, contest_id: str, where: str, message: Message, built: bytes | None = None) -> None:
@@ -213,7 +213,7 @@ class DriverMailbox:
                 if built:
                     unpack(built, self._store)
                 self._store.save(message.record)
-            self._told.append(message)
+            self._reported.append(message)
 
     def _has_begun(self, contest_id: str, where: str, captured: Environment) -> None:
         """Keep the environment of the first node, and note how another one differs, and what began again."""
@@ -230,7 +230,7 @@ class DriverMailbox:
             self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(map(str, changed))}")
 
     def take(self) -> list[ProgressEvent]:
-        notes, self._told = self._told, []
+        notes, self._reported = self._reported, []
         return notes
 
 

@@ -124,7 +124,7 @@ class Pool:
         self._controllers[place.name] = Controller(begin)
 
     def _ready(self) -> Iterator[Controller]:
-        """Wait until some controllers have told something or ended, and yield them."""
+        """Wait until some controllers have reported something or ended, and yield them."""
         connections = {controller.connection: controller for controller in self._controllers.values()}
         for connection in wait(list(connections)):
             yield connections[connection]  # type: ignore[index]  # only Windows waits for handles
@@ -136,7 +136,7 @@ class Pool:
             self._leaving.append(self._controllers.pop(controller.place.name))
 
     def _cause(self, controller: Controller) -> str:
-        """Return how a controller has ended that nobody has told to."""
+        """Return how a controller has ended that was not ordered to end."""
         return self._controllers.pop(controller.place.name).ending()
 
     def _replace(self, controller: Controller, schedule: Schedule, store: Store, progress: Progress) -> None:

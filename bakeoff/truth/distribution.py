@@ -59,8 +59,8 @@ def difference(ours: Draws, eagers: Draws, precision: Precision) -> str:
     for label, theirs in eagers.items():
         if label not in ours or ours[label].shape != theirs.shape:
             return f"{label} is not finite, or of another size, in some calls"
-        if told := _difference(ours[label], theirs, precision):
-            return f"{label} {told}, over {len(theirs)} calls of each"
+        if found := _difference(ours[label], theirs, precision):
+            return f"{label} {found}, over {len(theirs)} calls of each"
     return ""
 
 

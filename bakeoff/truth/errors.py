@@ -348,8 +348,8 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
             is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
             # Rounding to 8 or 4 bits may change every value, but no shape.
-            if not is_choice and (told := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
-                return f"output {place} {told} in {precision} and in float64"
+            if not is_choice and (difference := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
+                return f"output {place} {difference} in {precision} and in float64"
         if len(ours) != len(theirs):
             return f"{counted(len(ours), 'output')} in {precision}, and {len(theirs)} in float64"
     return ""

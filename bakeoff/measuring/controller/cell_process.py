@@ -1,4 +1,4 @@
-"""A process of a cell while it lives: how far it has come, and what it has told so far.
+"""A process of a cell while it lives: how far it has come, and what it has reported so far.
 
 On a GPU's machine with cores to spare, processes of later epochs load beside those of the present one. Loading needs no
 quiet, and several processes of a cell load sooner side by side than one after the other. What is timed comes in order:
@@ -7,6 +7,7 @@ timed, and goes on while processes are checked, end, or warm up.
 """
 
 import math
+import statistics
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.judging.estimate import series_of
-from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Progress, Silent
@@ -95,7 +95,7 @@ class CellProcess:
     has_energy: bool = False  # that was to contain energy
     last: Finish = field(default_factory=Finish)  # what it does last, once that has begun
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
-    may_be_held: bool = False  # it has told something, and so leads a process group of its own
+    may_be_held: bool = False  # it has reported something, and so leads a process group of its own
     _life: Life = field(init=False)
     _awaits: Awaited | None = None
     _seen_s: float | None = None  # waiting is accounted for up to here; None: it is held, or waits for its turn
@@ -172,7 +172,7 @@ class CellProcess:
         return self.stage.goes_on and self._seen_s is not None
 
     def poll_ahead(self, now_s: float) -> None:
-        """Take what it has said, and do not wait. A failure is told by the process that its epoch starts instead."""
+        """Take what it has said, and do not wait. The process that its epoch starts instead reports a failure."""
         try:
             self.poll(now_s)
         except (WorkerEnded, DeadlinePassed, ProcessFailed):
@@ -194,7 +194,7 @@ class CellProcess:
             self._seen_s = now_s
             self.worker.resume()
 
-    # --- what it has told
+    # --- what it has reported
 
     @property
     def warm(self) -> Ready:
@@ -218,17 +218,18 @@ class CellProcess:
 
     def summary(self) -> Process:
         first = self.first_build
+        turns = [turn for of_process in series_of(self.bursts).values() for turn in of_process.values()]
         return Process(
             index=self.epoch,
             warm=self.is_warm and not self.first_build,
             build=self.build,
             phases=phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases,
             calls=sum(len(burst.samples_ns) for burst in self.bursts),
-            median_ms=fit({"": series_of(self.bursts)}).latency_ms.get(""),
+            median_ms=statistics.median(turn.ms for turn in turns) if turns else None,
         )
 
     def as_build(self, folder: Path, before: FirstBuild | None) -> FirstBuild:
-        """Return what is to be known of the build that the process has made in `folder`, and told of `before`."""
+        """Return what is to be known of the build that the process has made in `folder`. `before` is what was known."""
         return FirstBuild(
             folder=str(folder),
             phases=list(self.phases),

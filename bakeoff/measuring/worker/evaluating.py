@@ -263,8 +263,8 @@ def values_of(returned: object) -> dict[str, Metric]:
     """Return the metrics in what `evaluate` returned: numbers, or a score of each sample. Raise UsageError for anything
     else, and for what is no finite number."""
     if not isinstance(returned, Mapping) or not returned or not all(isinstance(name, str) for name in returned):
-        told = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
-        raise UsageError(f"evaluate returned {told}: return a dict such as {{'top1': 0.91}}")
+        what = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
+        raise UsageError(f"evaluate returned {what}: return a dict such as {{'top1': 0.91}}")
     return {name: _metric(name, value) for name, value in returned.items()}
 
 

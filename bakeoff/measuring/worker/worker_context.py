@@ -1,4 +1,4 @@
-"""What the worker of a cell works with, and how it tells the controller of its phases and of its failure."""
+"""What the worker of a cell works with, and how it reports its phases and its failure."""
 
 from __future__ import annotations
 
