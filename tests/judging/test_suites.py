@@ -395,20 +395,6 @@ def judged_requests(*records: Record) -> EndToEnd:
     return found
 
 
-def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
-    records = [staged(lived(1.0, "onnx"), before=1.0, after=0.5), staged(lived(4.0, "eager"), before=1.0, after=0.5)]
-    found = judged_requests(*records)
-    assert found.answer.certainty is Certainty.SURE
-    assert found.answer.winner == "onnx"
-    assert found.answer.speedup is not None
-    assert found.answer.speedup.value == pytest.approx(5.5 / 2.5, rel=0.01)
-    assert found.answer.speedup.ci95 is not None
-    assert found.answer.speedup.ci95.low < 5.5 / 2.5 < found.answer.speedup.ci95.high
-    assert [step.name for step in found.steps] == ["before()", "the model", "after()"]
-    assert sum(step.share for step in found.steps) == pytest.approx(1.0)
-    assert found.answer.rows[0].interval is not None
-
-
 def test_one_disturbed_process_of_an_epoch_moves_no_stage() -> None:
     records = [staged(lived(ms, name), before=20.0) for ms, name in ((1.0, "onnx"), (2.0, "eager"), (3.0, "null"))]
     steady = judged_requests(*records).steps[0].ms
