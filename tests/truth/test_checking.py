@@ -1024,3 +1024,9 @@ def test_of_several_values_in_one_place_any_may_stay(references: Callable[[str],
 def test_input_sets_may_have_other_numbers_of_outputs() -> None:
     answers = [(torch.ones(4), torch.ones(2)), (torch.ones(4),)]
     assert steps.without_jumps(answers, answers, [answers, answers], 1e-7) == (answers, {})
+
+
+def test_other_weights_at_each_load_are_no_change_from_call_to_call(references: Callable[[str], Path]) -> None:
+    case = "unseeded_weights.py:factory"
+    found = checked(case, references(case), adding(1))
+    assert (found.passed, found.unchecked) == (True, checking.OTHER_WEIGHTS)

@@ -323,6 +323,9 @@ class Subject:
         again = run_eager(module, sets[: len(answers)], traits=self.traits)
         return all(map(are_alike, answers, again))
 
+    def loads_other_weights(self) -> bool:
+        return digest_of_weights(self.load().module) != digest_of_weights(self.load().module)
+
     def exact(self) -> Exact:
         """Return the outputs in the widest type that the model can be computed in: float64, then float64 with the plain
         implementation of a mixture of experts, then float32. They are None if no type wider than the cell's will do."""
@@ -375,7 +378,14 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     noisy = subject.noisy() if far_off else ()
     if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
         varying = tuple(labels(as_is.outputs[0]))
-        subject.traits = traits.model_copy(update={"is_random": True, "repeats_with_seed": False, "varying": varying})
+        subject.traits = traits.model_copy(
+            update={
+                "is_random": True,
+                "repeats_with_seed": False,
+                "varying": varying,
+                "loads_other_weights": subject.loads_other_weights(),
+            }
+        )
         return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")
