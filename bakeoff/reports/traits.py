@@ -42,8 +42,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         )
     elif traits.loads_other_weights:
         yield (
-            "has other weights each time that it is loaded, though the seeds of torch, NumPy and Python are set, so that "
-            "no two processes measure the same model: outputs are not compared, and no winner is sure. Seed the "
+            "has other weights each time that it is loaded, though the seeds of torch, NumPy and Python are set, so "
+            "that no two processes measure the same model: outputs are not compared, and no winner is sure. Seed the "
             "generators that it makes itself"
         )
     elif traits.is_random and traits.repeats_with_seed:

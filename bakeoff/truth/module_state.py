@@ -276,6 +276,7 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
 
 def _state_of_generator(value: Any) -> tuple[bytes, PutBack]:
     """Return the state of a random generator in comparable form, and what sets it again."""
+    state: Any
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return state.numpy().tobytes(), partial(value.set_state, state)

@@ -286,7 +286,7 @@ def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int])
 
 
 def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
-    """Return True if each of two calls leaves tensors of its own behind. One tensor that each call fills does not grow."""
+    """Return True if each of two calls leaves tensors of its own behind, and not one tensor that each call fills."""
     watches = []
     for _ in range(2):
         given = calls.given(inputs)
