@@ -139,7 +139,8 @@ class Checker:
         right = self._check_sets()
         overwritten = self._put_back() or self._overwritten_beside()
         self._unchanged = ()
-        rewritten = self._calls.changed_weights() if not (right.passed or self._training_outputs) else ()
+        changed = self._calls.changed_weights() if not (right.passed or self._training_outputs) else ()
+        rewritten = [name for name in changed if f"parameter {name}" not in traits.state]
         if rewritten:
             right = wrong(right, f"{REWRITES.format(listed(first(rewritten)))} ({right.rule})")
         elif not right.passed and self._traits.writes_in_any_order:
