@@ -588,6 +588,8 @@ class WithFreshInputs(Wrapped):
             return
         first, written = known
         for tensor, kept in zip(written.tensors(), first.tensors(), strict=True):
+            if tensor.shape != kept.shape:  # as after `x.t_()`
+                tensor.as_strided_(kept.shape, kept.stride())
             tensor.copy_(kept)
         super().bind(written)
 

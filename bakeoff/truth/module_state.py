@@ -273,9 +273,7 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         if is_container and not (isinstance(value, deque) and value.maxlen):  # a ring does not grow for ever
             leaves[f"{name}{LENGTH}"] = "length", len(value)
         entries = {
-            key: _kept(
-                f"{name}[{_name_of_key(key, place)}]" if is_container else f"{name}.{key}", entry, depth + 1, seen, leaves
-            )
+            key: _kept(name + _place_name(key, place, is_container), entry, depth + 1, seen, leaves)
             for place, (key, entry) in enumerate(_entries(value).items())
         }
         if isinstance(value, set):
@@ -286,10 +284,11 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     return lambda: value
 
 
-def _name_of_key(key: Any, place: int) -> str:
-    """Return a short name, which stays the same if what the key holds changes, as a weight does in an optimizer."""
+def _place_name(key: Any, place: int, is_container: bool) -> str:
+    """Return a short name, which stays the same if what a key holds changes, as a weight does in an optimizer."""
     text = repr(key) if isinstance(key, _SCALARS) else ""
-    return text if 0 < len(text) <= MAX_KEY_CHARACTERS else f"{type(key).__name__} {place}"
+    is_short = 0 < len(text) <= MAX_KEY_CHARACTERS
+    return f"[{text if is_short else f'{type(key).__name__} {place}'}]" if is_container else f".{key}"
 
 
 def _state_of_generator(value: Any) -> tuple[bytes, PutBack]:

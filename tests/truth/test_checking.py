@@ -802,6 +802,7 @@ CAST = "came with weights in {}: each cell casts them to its own precision"
         ("quantised_lazy.py:double", ModelTraits(forms=(CAST.format("float64"),))),
         ("inplace_normalise.py:factory", ModelTraits(written_inputs=("input 0",))),
         ("sparse.py:factory", ModelTraits()),
+        ("changed_batch.py:factory", ModelTraits()),
         ("higher_order.py:factory", ModelTraits()),
         ("higher_order.py:flex", ModelTraits()),
         ("complex_tracing.py:factory", ModelTraits()),
