@@ -95,7 +95,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
-        yield f"answers as rounding decides: {traits.depends_on_rounding}"
+        yield f"answers as the rounding or the range of its type decides: {traits.depends_on_rounding}"
     if same := traits.constant_outputs:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
     for kind in MILDER_SETS.keys() & set(traits.changed_kinds):

@@ -8,6 +8,7 @@ import io
 import logging
 import mmap
 import os
+import posixpath
 import socket
 import sys
 import warnings
@@ -187,6 +188,11 @@ def _is_database(owner: object) -> bool:
     return any(kind.__module__ == "sqlite3" for kind in type(owner).__mro__)
 
 
+_LOOKING_UP = {function.__code__ for function in (os.makedirs, os.path.realpath)}
+_LOOKING_UP |= {getattr(posixpath, "_joinrealpath", os.makedirs).__code__}
+"""Functions that look at each folder of a path, and read none."""
+
+
 @contextlib.contextmanager
 def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
     """Have a function of `os` note its first argument in the block. Names that a file has imported do not follow."""
@@ -195,7 +201,7 @@ def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
     @wraps(own)
     def heard(named: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        if os.makedirs.__code__ not in (frame.f_code, frame.f_back and frame.f_back.f_code):
+        if not _LOOKING_UP.intersection((frame.f_code, frame.f_back and frame.f_back.f_code)):
             note(named, frame)
         return own(named, *args, **kwargs)
 

@@ -72,6 +72,8 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: "SCALE" in os.environ, access(AccessKind.VARIABLE, "SCALE")),
         (lambda: Path("bias.txt").read_text(), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: np.loadtxt("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
+        (lambda: np.load("bias.npy", mmap_mode="r"), access(AccessKind.READ_FILE, "bias.npy")),
+        (lambda: Path("bias.txt").resolve().read_text(), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: torch.load("weights.pt"), access(AccessKind.READ_FILE, "weights.pt")),
         (lambda: os.path.exists("flag"), access(AccessKind.READ_FILE, "flag")),
         (lambda: os.listdir("weights"), access(AccessKind.READ_FOLDER, "weights")),
@@ -111,6 +113,7 @@ def test_what_the_users_code_does_is_noted(
     monkeypatch.chdir(tmp_path)
     Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
+    np.save("bias.npy", np.ones(2))
     torch.save(torch.ones(2), "weights.pt")
     save_file({"a": torch.ones(2)}, "weights.st")
     with open("descriptor.log", "wb+") as file:
