@@ -38,7 +38,6 @@ from bakeoff.reports.console import (
     say,
     search_progress,
     stderr,
-    stdout,
     steps,
     tell,
     write,
@@ -535,16 +534,10 @@ def list_known(
     """Backends with their modes and what they lack, and models with their dimensions."""
     from bakeoff.commands import listing
     from bakeoff.commands import run as runs
-    from bakeoff.reports.terminal import print_whole
 
     available = runs.availability(config.split(devices)) if devices else {}
     listed = listing.answer(available)
-
-    def show() -> None:
-        print_whole(listing.backends_table(listed.backends), stdout)
-        print_whole(listing.models_table(listed.models), stdout)
-
-    return answered(listed, 0, as_json, show)
+    return answered(listed, 0, as_json, lambda: print_blocks(listing.blocks_of(listed)))
 
 
 @app.command("doctor")
@@ -560,11 +553,11 @@ def examine_machine(
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
     from bakeoff.doctor import examine
-    from bakeoff.doctor.terminal import print_diagnosis
+    from bakeoff.doctor.diagnosis_text import blocks_of
 
     with steps() as tell_step:
         diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
-    return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_diagnosis(diagnosis, stdout))
+    return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_blocks(blocks_of(diagnosis)))
 
 
 @app.command("reproduce")

@@ -3,6 +3,7 @@
 
     python benchmarks/shipped_models.py --device cuda --precision fp16 --out results/shipped-gpu
     python benchmarks/shipped_models.py --device cpu --set batch=1 --out results/shipped-cpu
+    python benchmarks/shipped_models.py --table --figure shipped.svg --out results/shipped-gpu
 
 The models are those of a preset (`bakeoff/presets/shipped.toml`), with random weights. Each has a run of its own with a
 budget, so that one that fails or takes long stops no other. Results are appended to `results.jsonl` in `--out`. The
@@ -18,6 +19,7 @@ import argparse
 import statistics
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bakeoff import backends
 from bakeoff.planning.config import PRESETS
+from bakeoff.records.schema import Cell, Record, Status
+from bakeoff.reports.charts.chart import BAR_Y, Axis, Chart, Dots, Mark
+from bakeoff.reports.charts.paint import save_svg
+from bakeoff.reports.charts.palette import Palette
 from benchmarks.common import Limit, Lines, machine, run, say, table
 
 NEAR = 1.01
@@ -79,9 +86,10 @@ def measure(options: argparse.Namespace, models: list[Asked], results: Lines) ->
             say(f"{asked.name}: not begun, {limit.left_s:.0f} s are left")
             continue
         arguments = [*asked.arguments(options.set), "--backends", options.backends, "--devices", options.device]
-        arguments += ["--precision", options.precision, "--budget", f"{options.budget:.0f}s", "--no-artifacts"]
-        if options.processes:
-            arguments += ["--processes", str(options.processes)]
+        arguments += ["--precision", options.precision, "--no-artifacts"]
+        arguments += ["--budget", f"{options.budget:.0f}s"] if options.budget else []
+        arguments += ["--processes", str(options.processes)] if options.processes else []
+        arguments += ["--time-limit", str(options.time_limit)] if options.time_limit else []
         found = run(arguments, options.out / "runs" / f"{number}-{asked.name.partition(' ')[0]}", limit.left_s)
         results.append({"model": asked.name, "arguments": arguments} | found)
         best = found.get("failure") or f"{found['winner'] or ' or '.join(found['candidates'])}, {found['outcome']}"
@@ -151,6 +159,41 @@ def backends_table(results: list[dict[str, Any]]) -> str:
     return table(columns, [row for _, row in sorted(rows, key=lambda item: item[0])])
 
 
+def figure(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw how many times as fast as eager each right build of each model is."""
+    shown = [result for result in results if "eager" in medians(result)]
+    best = {result["model"]: min(medians(result).items(), key=lambda item: item[1]) for result in shown}
+    wins = Counter(_engine(label) for label, _ in best.values()).most_common()
+    firsts = ", ".join(f"{engine} on {count} of {len(shown)}" for engine, count in wins)
+    labels = sorted({label for result in shown for label in medians(result)} - {"eager"})
+    palette = Palette(map(_record_of, labels))
+    marks, gains = [], [1.0]
+    for place, result in enumerate(shown):
+        for label, median_ms in medians(result).items():
+            if label != "eager":
+                gains.append(medians(result)["eager"] / median_ms)
+                dots = Dots((gains[-1],), (place + BAR_Y,), is_filled=label == best[result["model"]][0])
+                marks.append(Mark((dots,), f"{result['model']}, {label}: {gains[-1]:.2f}x", palette(label)))
+    chart = Chart(
+        name="shipped",
+        subject="models that people ship",
+        finding=f"The best build (filled): {firsts}",
+        caption="How many times as fast as eager one call is, by medians",
+        x=Axis("times as fast as eager", 0.9, 1.1 * max(gains), is_log=True),
+        marks=tuple(marks),
+        rows=tuple(result["model"] for result in shown),
+        legend=tuple((label, palette(label)) for label in labels),
+        width_in=7.2,
+    )
+    save_svg([chart], "Times as fast as eager, by model and build", path)
+
+
+def _record_of(label: str) -> Record:
+    backend, _, mode = label.partition("/")
+    cell = Cell(model="mlp", dimensions={}, backend=backend, mode=mode or "default")
+    return Record(cell=cell, status=Status.OK, colour=backends.create(backend).colour)
+
+
 def _engine(label: str) -> str:
     return label.partition("/")[0]
 
@@ -173,10 +216,12 @@ def main() -> None:
     parser.add_argument("--backends", default="best")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of every model, in place of the preset's")
     parser.add_argument("--processes", type=int, help="as for bakeoff")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each run [60]")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each run; 0: as long as it takes [60]")
+    parser.add_argument("--time-limit", type=int, help="as for bakeoff")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
     parser.add_argument("--retry", action="store_true", help="run what has no numbers once more")
     parser.add_argument("--table", action="store_true", help="only print the tables of what was measured")
+    parser.add_argument("--figure", type=Path, help="also draw the table, into this file")
     parser.add_argument("--out", type=Path, default=Path("results/shipped"))
     options = parser.parse_args()
     options.out = options.out.resolve()
@@ -191,6 +236,8 @@ def main() -> None:
     text = f"{models_table(found)}\n\n{backends_table(found)}\n\n{about}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "tables.md").write_text(text + "\n", encoding="utf-8")
+    if options.figure:
+        figure(found, options.figure)
     say(f"\n{text}")
 
 

@@ -273,28 +273,6 @@ def test_a_dry_run_measures_nothing(command_line: CommandLine) -> None:
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine) -> None:
-    asked = "eager,null/partial,null/wrong,null/crash-in-load,null/unsupported,tensorrt"
-    status, out, _ = command_line(*TINY, "--backends", asked, "--strict", "--out", "run")
-    assert status == 1
-    report = report_file.read(Path("run"))
-    assert report.complete
-    assert statuses(report) == {
-        "eager": "ok",
-        "null/partial": "fallback",
-        "null/wrong": "incorrect",
-        "null/crash-in-load": "crash",
-        "null/unsupported": "unsupported",
-        "tensorrt": "unavailable",
-    }
-    assert all(record.reason for record in report.records if record.status is not Status.OK)
-    said = " ".join(out.split())
-    assert "only eager could be ranked" in said
-    assert "x null/partial fallback: placement is partial, and --strict asks for full" in said
-    assert "x tensorrt unavailable: TensorRT runs on NVIDIA GPUs" in said
-
-
 def test_what_is_incorrect_names_blame_and_is_accepted_where_that_was_asked(
     command_line: CommandLine,
 ) -> None:

@@ -36,7 +36,7 @@ FIELDS = {key.replace("-", "_"): name for key, name in options_file.KEYS.items()
 
 
 NOT_ALL_ERROR = "relative_rmse<1"
-"""All that is required of a part's error where a metric of the whole pipeline judges the mix of precisions."""
+"""All that is required of a part's error where a metric of the whole pipeline judges the parts together."""
 
 
 def compare(

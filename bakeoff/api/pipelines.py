@@ -186,7 +186,7 @@ class WholeMeasured:
 
 
 @dataclass
-class _Mix:
+class _WinnerSet:
     """The winners of the parts, as far as they are exported, loaded, and measured as a whole."""
 
     parts: Mapping[str, Result]  # whose winners are wanted
@@ -235,35 +235,35 @@ def compare_parts(
         raise UsageError(f"the example call does not call {', '.join(uncalled)}: name parts that `inspect` lists")
     run, was_interrupted = run_parts(modules, calls, folder / PARTS)
     results = results_of_parts(run)
-    mix = _Mix(results)
+    chosen = _WinnerSet(results)
     missed: Sequence[RequirementMissed] = ()
     failure = ""
 
     def records() -> list[Record]:
         measured = run.report.records
-        return mix.whole.records(_of_whole(measured[0], pipeline), began) if measured else []
+        return chosen.whole.records(_of_whole(measured[0], pipeline), began) if measured else []
 
     if not was_interrupted:
         try:
-            mix.measure(pipeline, example, function, seed, folder / WINNERS)
+            chosen.measure(pipeline, example, function, seed, folder / WINNERS)
             # where the winners miss what is required, the best builds in fp32 are measured instead
             in_fp32 = {name: _in_fp32(result) for name, result in results.items()}
             if _may_lose_less(in_fp32, results) and (missed := _missed(records(), required)):
-                mix = _Mix(in_fp32, WholeMeasured(metrics={ORIGINAL: mix.whole.metrics[ORIGINAL]}))
-                mix.measure(pipeline, example, function, seed, folder / WINNERS)
+                chosen = _WinnerSet(in_fp32, WholeMeasured(metrics={ORIGINAL: chosen.whole.metrics[ORIGINAL]}))
+                chosen.measure(pipeline, example, function, seed, folder / WINNERS)
         except KeyboardInterrupt:
             was_interrupted = True
         except Exception as error:  # a call of the user's pipeline, or a winner that does not load
-            mix.whole = WholeMeasured()
+            chosen.whole = WholeMeasured()
             failure = f"the whole pipeline failed while it was measured: {type(error).__name__}: {first_line(error)}"
     with written_to_the_end():
-        if not mix.is_shipped:  # what is there is of another mix, or a part of this one
+        if not chosen.is_shipped:  # what is there is of another set, or a part of this one
             shutil.rmtree(folder / WINNERS, ignore_errors=True)
         notes = [
-            _note(name, result, name in mix.winners, mix.left.get(name, ""), was_interrupted)
-            for name, result in mix.parts.items()
+            _note(name, result, name in chosen.winners, chosen.left.get(name, ""), was_interrupted)
+            for name, result in chosen.parts.items()
         ]
-        is_in_fp32 = mix.parts is not results
+        is_in_fp32 = chosen.parts is not results
         if is_in_fp32:
             notes.append(
                 "the winners across precisions miss what is required of the whole pipeline: "
@@ -272,7 +272,7 @@ def compare_parts(
         if failure:
             notes.append(failure)
         if was_interrupted:
-            notes.append(_what_is_missing(parts, results, mix.whole, evaluates=function is not None))
+            notes.append(_what_is_missing(parts, results, chosen.whole, evaluates=function is not None))
         made = records()
         report = run.report.model_copy(
             update={

@@ -96,7 +96,7 @@ class RunProcess(ControllerProcess):
 
 
 class WholeRelay(Relay):
-    """Tells the program everything that a run tells, and knows what is left to measure."""
+    """Passes on to the program what a run reports, and knows what is left to measure."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(tell)

@@ -28,7 +28,7 @@ class Buckets:
         by_size = sorted(sets, key=lambda inputs: sum(tensor.numel() for tensor in inputs.tensors()))
         sizes = [_sizes(inputs.tensors()) for inputs in by_size]
         self._largest = {
-            axis: max(each[axis] for each in sizes) for axis in sizes[0] if len({each[axis] for each in sizes}) > 1
+            axis: max(shape[axis] for shape in sizes) for axis in sizes[0] if len({shape[axis] for shape in sizes}) > 1
         }
         if not self._largest:
             raise Unsupported("buckets are for inputs of several sizes, as of --set seq=stream:16:512: use inductor")

@@ -61,7 +61,7 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     there is none."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
-    if isinstance(outputs, tuple | list) and outputs and all(isinstance(each, torch.Tensor) for each in outputs):
+    if isinstance(outputs, tuple | list) and outputs and all(isinstance(output, torch.Tensor) for output in outputs):
         return tuple(outputs)
     tensors = tuple(leaf for _, leaf in _leaves(outputs) if isinstance(leaf, torch.Tensor))
     if not tensors:
@@ -148,7 +148,7 @@ def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         for each in outputs
     ):
         return outputs
-    if not any(each.is_nested for each in outputs):
+    if not any(output.is_nested for output in outputs):
         return outputs.map(_dense) if isinstance(outputs, Returned) else tuple(map(_dense, outputs))
     places = outputs.places if isinstance(outputs, Returned) else tuple(f"[{n}]" for n in range(len(outputs)))
     by_place: dict[str, torch.Tensor] = {}
@@ -233,26 +233,26 @@ def _collect(value: object, place: str, leaves: list[tuple[str, Any]], opened: s
     if isinstance(value, Iterator):
         raise TypeError(f"the model returned a {type(value).__name__}, which can be read once only: return a list")
     if isinstance(value, set | frozenset):
-        if any(isinstance(each, torch.Tensor) for each in value):
+        if any(isinstance(part, torch.Tensor) for part in value):
             raise TypeError("the model returned a set of tensors, which has no order: return a list or a dict")
         value = sorted(value, key=repr)
     if id(value) in opened:
         return
     opened.add(id(value))
     if isinstance(value, Mapping):
-        fields: list[str] = [each.name for each in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-        for key, each in value.items():
-            _collect(each, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", leaves, opened)
+        fields: list[str] = [slot.name for slot in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        for key, part in value.items():
+            _collect(part, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", leaves, opened)
     elif isinstance(value, tuple) and (names := field_names(value)):
-        for name, each in zip(names, value, strict=True):
-            _collect(each, f"{place}.{name}", leaves, opened)
+        for name, part in zip(names, value, strict=True):
+            _collect(part, f"{place}.{name}", leaves, opened)
     elif isinstance(value, Sequence):
-        for index, each in enumerate(value):
-            _collect(each, f"{place}[{index}]", leaves, opened)
+        for index, part in enumerate(value):
+            _collect(part, f"{place}[{index}]", leaves, opened)
     else:
         inner: list[tuple[str, Any]] = []
-        for name, each in attributes(value):
-            _collect(each, f"{place}.{name}", inner, opened)
+        for name, part in attributes(value):
+            _collect(part, f"{place}.{name}", inner, opened)
         if dataclasses.is_dataclass(value) or any(isinstance(leaf, torch.Tensor) for _, leaf in inner):
             leaves += inner
     if isinstance(value, Mapping | Sequence):

@@ -119,8 +119,8 @@ def graph_breaks() -> list[GraphBreak]:
     from torch._dynamo import utils
 
     breaks = [
-        GraphBreak(reason=first_sentence(str(each.reason)), place=place_in(each.user_stack))
-        for each in getattr(utils, "graph_break_reasons", [])
+        GraphBreak(reason=first_sentence(str(graph_break.reason)), place=place_in(graph_break.user_stack))
+        for graph_break in getattr(utils, "graph_break_reasons", [])
     ]
     return list(dict.fromkeys(breaks))
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from bakeoff.backends import base, exporting, onnx_plugins, onnx_quantising, onnx_traps, weight_only
 from bakeoff.backends.base import DEFAULT, Availability, Compiled, Mode, Settings
 from bakeoff.backends.eager import torch_available
+from bakeoff.backends.onnx_profiling import SessionProfiler, is_node, on_device
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import lowest_and_highest
 from bakeoff.backends.runtime import onnx as runtime
@@ -481,8 +482,6 @@ class BoundSession(Compiled):
         return self._placement
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.onnx_profiling import SessionProfiler, on_device
-
         if self._sessions.provider not in (PROVIDERS["cpu"], PROVIDERS["cuda"]):
             raise Unsupported(f"ONNX Runtime does not say which nodes {self._sessions.provider} has compiled into one")
         nodes = SessionProfiler(
@@ -596,11 +595,7 @@ def assignment(session: Any, provider: str) -> Placement | None:
 def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return each provider's share of the time in `events`, a profile of ONNX Runtime; empty if they do not show it."""
     on_cpu = sum(
-        event["dur"]
-        for event in events
-        if event.get("cat") == "Node"
-        and str(event.get("name", "")).endswith("_kernel_time")
-        and event.get("args", {}).get("provider") == PROVIDERS["cpu"]
+        event["dur"] for event in events if is_node(event) and event.get("args", {}).get("provider") == PROVIDERS["cpu"]
     )
     # A node's event times the launch alone. Only builds with CUPTI write kernels: onnxruntime-gpu 1.31.1 does not.
     on_gpu = sum(event["dur"] for event in events if event.get("cat") == "Kernel")

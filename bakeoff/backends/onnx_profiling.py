@@ -143,8 +143,8 @@ def owners_of(exported: Sequence[Node], optimised: Sequence[Node]) -> dict[str, 
     works_for = {name: steps for name, steps in profiling.steps_of(nodes, graph).items() if name not in inserted}
     taken_by = {step: name for name, steps in works_for.items() for step in steps}
     for name, step in graph.items():  # additions and activations that a blocked convolution has taken in
-        before = [taken_by[each] for each in step.inputs if each in taken_by]
-        taker = next((each for each in reversed(before) if each.endswith(BLOCKED)), "")
+        before = [taken_by[source] for source in step.inputs if source in taken_by]
+        taker = next((node for node in reversed(before) if node.endswith(BLOCKED)), "")
         if name not in taken_by and taker:
             taken_by[name] = taker
             works_for[taker].append(name)

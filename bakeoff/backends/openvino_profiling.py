@@ -57,7 +57,7 @@ def noting_modules() -> Iterator[Converted]:
         varying = set()
         for node in decoder.pt_module.graph.nodes:
             # no kernel has taken in what depends on no input: OpenVINO computes that once, or in a node of its own
-            inputs = tuple(each.name for each in node.all_input_nodes if each.name in varying)
+            inputs = tuple(source.name for source in node.all_input_nodes if source.name in varying)
             if inputs or node.op == "placeholder":
                 varying.add(node.name)
             modules = (profiling.within_flat(module_of_node(node)),) if node.meta.get("nn_module_stack") else ()

@@ -122,8 +122,8 @@ def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, GraphNode]) ->
     named = {step for node in nodes.values() for step in node.steps}
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for name, node in nodes.items():
-        for each in node.inputs:
-            readers[each].append(name)
+        for source in node.inputs:
+            readers[source].append(name)
 
     def unnamed_readers(name: str) -> list[str]:
         return [] if nodes[name].steps else readers[name]
@@ -132,13 +132,13 @@ def steps_of(nodes: Mapping[str, EngineNode], graph: Mapping[str, GraphNode]) ->
     for name, node in nodes.items():
 
         def before(step: str, node: EngineNode = node) -> list[str]:
-            return [] if step in node.begins else [each for each in graph[step].inputs if each not in named]
+            return [] if step in node.begins else [source for source in graph[step].inputs if source not in named]
 
-        behind = [nodes[each] for each in reached(unnamed_readers(name), unnamed_readers)]
-        nearest = [node] if node.steps else [each for each in behind if each.steps]
-        ends = [step for each in nearest for step in each.steps]
-        unnamed = reached([each for step in ends for each in before(step)], before)
-        own = [step for each in nearest if each is node or each.moves or not unnamed for step in each.steps]
+        behind = [nodes[reader] for reader in reached(unnamed_readers(name), unnamed_readers)]
+        nearest = [node] if node.steps else [reader for reader in behind if reader.steps]
+        ends = [step for reader in nearest for step in reader.steps]
+        unnamed = reached([earlier for step in ends for earlier in before(step)], before)
+        own = [step for reader in nearest if reader is node or reader.moves or not unnamed for step in reader.steps]
         works_for[name] = list(dict.fromkeys([*reversed(unnamed), *own]))
     return works_for
 

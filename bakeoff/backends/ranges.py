@@ -36,13 +36,13 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
 
 
 def of_tensor(axes: OpenAxes, tensor: int) -> dict[int, OpenAxis]:
-    return {each.axis: each for each in axes if each.tensor == tensor}
+    return {axis.axis: axis for axis in axes if axis.tensor == tensor}
 
 
 def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     lowest, highest = list(shape), list(shape)
-    for axis, each in of_tensor(axes, tensor).items():
-        lowest[axis], highest[axis] = each.low, each.high
+    for axis, span in of_tensor(axes, tensor).items():
+        lowest[axis], highest[axis] = span.low, span.high
     return tuple(lowest), tuple(highest)
 
 
@@ -58,7 +58,7 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept:
         if not axes:
             return torch.export.export(FlatModule(module, inputs, kept), example)
         shapes = tuple(
-            {axis: Dim.DYNAMIC(min=each.low, max=each.high) for axis, each in of_tensor(axes, tensor).items()}
+            {axis: Dim.DYNAMIC(min=span.low, max=span.high) for axis, span in of_tensor(axes, tensor).items()}
             for tensor in range(len(example))
         )
         program = torch.export.export(FlatModule(module, inputs, kept), example, dynamic_shapes=(shapes,))
@@ -70,8 +70,8 @@ def mark(inputs: Inputs, axes: OpenAxes) -> None:
     import torch._dynamo
 
     tensors = inputs.tensors()
-    for each in axes:
-        torch._dynamo.mark_dynamic(tensors[each.tensor], each.axis, min=each.low, max=each.high)
+    for axis in axes:
+        torch._dynamo.mark_dynamic(tensors[axis.tensor], axis.axis, min=axis.low, max=axis.high)
 
 
 @contextmanager
@@ -100,16 +100,16 @@ def guard_in(message: str) -> str:
 def _require_whole_range(program: ExportedProgram, axes: OpenAxes) -> None:
     wanted = set(program.graph_signature.user_inputs)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
-    for each in axes:
-        size: Any = placeholders[each.tensor].meta["val"].shape[each.axis]
+    for axis in axes:
+        size: Any = placeholders[axis.tensor].meta["val"].shape[axis.axis]
         if isinstance(size, int):
-            raise Unsupported(f"one build does not serve the range: torch.export specialised {_name(each)} to {size}")
+            raise Unsupported(f"one build does not serve the range: torch.export specialised {_name(axis)} to {size}")
         known = program.range_constraints.get(size.node.expr)
         low, high = (float(known.lower), float(known.upper)) if known is not None else (0.0, math.inf)
         # torch.export takes sizes of 0 and 1 for special, and its programs still take them
-        if low > max(each.low, 2) or high < each.high:
+        if low > max(axis.low, 2) or high < axis.high:
             raise Unsupported(
-                f"one build does not serve the range: torch.export takes {_name(each)} from {low:g} to {high:g} only"
+                f"one build does not serve the range: torch.export takes {_name(axis)} from {low:g} to {high:g} only"
             )
 
 

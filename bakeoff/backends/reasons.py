@@ -187,7 +187,7 @@ def _source_line(text: str) -> tuple[str, str]:
 
 
 MOST_LINES, MOST_CHARACTERS = 4, 250
-"""A message of at most so many lines and characters is told whole."""
+"""A message of at most so many lines and characters is shown whole."""
 
 
 def _short_message(text: str) -> str:

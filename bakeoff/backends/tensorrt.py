@@ -7,7 +7,6 @@ layers are set to the types of the graph (`bakeoff.backends.tensorrt_8`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,18 +19,10 @@ from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import lowest_and_highest, of_tensor
+from bakeoff.backends.runtime import tensorrt as runtime
 from bakeoff.backends.runtime.onnx import ELEMENTS
-from bakeoff.backends.runtime.tensorrt import (
-    ENGINE,
-    Complaints,
-    Engine,
-    Execution,
-    Manifest,
-    current_stream_handle,
-    logger_for,
-)
 from bakeoff.backends.standalone import Names, Runtime, ScriptPart, Threads, TritonBackend
-from bakeoff.backends.tensorrt_profiling import LayerProfiler
+from bakeoff.backends.tensorrt_profiling import LayerProfiler, layers_in
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import onnx, torch, trt
 from bakeoff.records.device import Device
@@ -63,7 +54,7 @@ TIMING_CACHE = "timing.cache"
 
 def _names_in(path: Path) -> Names:
     """Return the names of an engine's tensors. Raise UsageError if the server would pass it another type."""
-    manifest = Manifest.read(path.parent)
+    manifest = runtime.Manifest.read(path.parent)
     if manifest.narrowed:
         raise UsageError(
             f"TensorRT before 10 has no int64, and this engine takes int32 as {', '.join(manifest.narrowed)}: Triton "
@@ -117,7 +108,7 @@ class TensorRT(base.AheadOfTime):
 
     def runtime(self, device: Device) -> Runtime:
         return Runtime(
-            (ENGINE,),
+            (runtime.ENGINE,),
             ("tensorrt", "torch", "numpy"),
             ("tensorrt", "torch"),
             loader="tensorrt:load",
@@ -148,7 +139,7 @@ class TensorRT(base.AheadOfTime):
         import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("load"):
-            engine = Engine(context.workspace, str(context.cell.device))
+            engine = runtime.Engine(context.workspace, str(context.cell.device))
             execution = BoundEngine(engine, context.workspace)
         return cuda_graph.capture(execution, inputs, context) if context.cell.mode == base.CUDA_GRAPH else execution
 
@@ -171,8 +162,8 @@ def library_available() -> Availability:
 def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tuple[int, ...]] = ()) -> None:
     """Build an engine from ONNX into the workspace; with open axes, tune it for inputs of these `shapes`. Raise
     BakeoffError or MemoryError with TensorRT's words."""
-    complaints = Complaints()
-    logger = logger_for(complaints)
+    complaints = runtime.Complaints()
+    logger = runtime.logger_for(complaints)
     trt.init_libnvinfer_plugins(logger, "")
     with complaints.explain("TensorRT made no builder"):
         builder = trt.Builder(logger)
@@ -199,9 +190,9 @@ def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tu
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise complaints.failure("TensorRT built no engine")
-    (context.workspace / ENGINE).write_bytes(plan)
+    (context.workspace / runtime.ENGINE).write_bytes(plan)
     timing_cache.write_bytes(cache.serialize())
-    Manifest(
+    runtime.Manifest(
         input_names=exported.input_names,
         output_names=exported.output_names,
         output_types=output_types(exported.path),
@@ -230,7 +221,7 @@ def _add_profile(
     config: trt.IBuilderConfig,
     shapes: Mapping[str, tuple[int, ...]],
     context: BuildContext,
-    complaints: Complaints,
+    complaints: runtime.Complaints,
 ) -> None:
     profile = builder.create_optimization_profile()
     axes = context.open_axes
@@ -245,9 +236,9 @@ def _add_profile(
 class BoundEngine(Compiled):
     """An engine with an execution context of its own, run in the stream of each call."""
 
-    def __init__(self, engine: Engine, folder: Path, owns_engine: bool = True) -> None:
+    def __init__(self, engine: runtime.Engine, folder: Path, owns_engine: bool = True) -> None:
         self._engine, self._folder, self._owns_engine = engine, folder, owns_engine
-        self._execution = Execution(engine)
+        self._execution = runtime.Execution(engine)
 
     def bind(self, inputs: Inputs) -> None:
         self._execution.bind(inputs.tensors())
@@ -256,7 +247,7 @@ class BoundEngine(Compiled):
         self._execution.refresh()
 
     def run(self) -> None:
-        self._execution.enqueue(current_stream_handle(self._engine.device))
+        self._execution.enqueue(runtime.current_stream_handle(self._engine.device))
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(output.clone() for output in self.results())
@@ -333,23 +324,16 @@ NOT_COMPUTED_IN = ("bool", "int32", "int64", "uint8")
 def layer_types(information: str) -> Counter[str]:
     """Count an engine's layers by the type that they compute in, as the inspector's JSON tells; "" stands for an
     unknown type."""
-    try:
-        layers = json.loads(information, strict=False).get("Layers", [])
-    except ValueError:
-        # TensorRT does not escape what it quotes from the model
-        return Counter()
-    return Counter(_layer_type(layer) for layer in layers)
+    return Counter(map(_layer_type, layers_in(information)))
 
 
-def _layer_type(layer: Any) -> str:
-    if not isinstance(layer, dict):  # the engine was built without details, so this is only a name
-        return ""
+def _layer_type(layer: Mapping[str, Any]) -> str:
     tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
     formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
     named = (next((ours for ours, words in TYPE_NAMES.items() if any(map(text.count, words))), "") for text in formats)
-    known = [each for each in named if each]
+    known = [kind for kind in named if kind]
     # a layer that takes indices, such as a whole network in one layer, computes in another type
-    return next((each for each in known if each not in NOT_COMPUTED_IN), known[0] if known else "")
+    return next((kind for kind in known if kind not in NOT_COMPUTED_IN), known[0] if known else "")
 
 
 def output_types(path: Path) -> tuple[str, ...]:

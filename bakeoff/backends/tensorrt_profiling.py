@@ -24,13 +24,17 @@ MOVES = frozenset(("Reformat", "NoOp", "Cast", "Shuffle", "Transpose"))
 
 def owners_of(information: str, modules: Mapping[str, Modules]) -> dict[str, Owner]:
     """Return the modules of each layer in the inspector's JSON by its name. `modules` has those of each ONNX node."""
+    return {str(layer.get("Name", "")): _owner(layer, modules) for layer in layers_in(information)}
+
+
+def layers_in(information: str) -> list[dict[str, Any]]:
+    """Return the layers in the inspector's JSON. Of an engine that was built without details, it has their names."""
     try:
         layers = json.loads(information, strict=False).get("Layers", [])
     except ValueError:
         # TensorRT does not escape what it quotes from the model
-        return {}
-    described = [layer if isinstance(layer, dict) else {"Name": layer} for layer in layers]
-    return {str(layer.get("Name", "")): _owner(layer, modules) for layer in described}
+        return []
+    return [layer if isinstance(layer, dict) else {"Name": layer} for layer in layers]
 
 
 def _owner(layer: Mapping[str, Any], modules: Mapping[str, Modules]) -> Owner:

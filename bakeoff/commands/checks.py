@@ -149,7 +149,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     complete = 0 < planned == len(records)
     finding = finding_of(checks)
     if not complete:
-        of_tried = f": {finding}" if any(not each.status.is_absence for each in checks) else ""
+        of_tried = f": {finding}" if any(not check.status.is_absence for check in checks) else ""
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}{of_tried}"
     by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
     about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])

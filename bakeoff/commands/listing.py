@@ -1,12 +1,9 @@
 """The tables of `bakeoff list`, and the line of `bakeoff --version`."""
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from bakeoff import backends, models
 from bakeoff.measuring.controller.environment import git_state
@@ -14,6 +11,8 @@ from bakeoff.measuring.versions import versions_of
 from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.package import checkout
 from bakeoff.records.schema import Frozen
+from bakeoff.reports.blocks import Block, Look, Text
+from bakeoff.reports.tables import text_table
 
 
 def version(of_bakeoff: str) -> str:
@@ -94,56 +93,48 @@ def _listed_model(name: str) -> ListedModel:
     return ListedModel(name=name, description=family.description, dimensions=sizes)
 
 
-def backends_table(listed: Iterable[ListedBackend]) -> Table:
-    table = _table("Backends")
-    for backend in listed:
-        lines = [Text(backend.error, "red")]
-        if not backend.error:
-            lines = [
-                Text(backend.description),
-                _fact("modes", ", ".join(backend.modes)),
-                _fact("best", ", ".join(backend.best)),
-            ]
-            lines += [Text(_spelled(backend.versions), "dim")]
-            lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
-        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in backend.devices.items()]
-        table.add_row(backend.name, Text("\n").join(lines))
-    table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
-    table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
-    return table
-
-
 def installed(library: str) -> str | None:
     """Return the version of a package in the environment that runs Bakeoff, or None."""
     return versions_of([library]).get(library)
 
 
-def models_table(listed: Iterable[ListedModel]) -> Table:
-    table = _table("Models, and the dimensions that --set changes, with their defaults")
-    for model in listed:
-        sizes = ", ".join(f"{name} ({default})" for name, default in model.dimensions.items())
-        description = Text("\n").join([Text(model.description), _fact("--set", sizes)])
-        table.add_row(model.name, Text(model.error) if model.error else description)
-    table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
-    table.add_row(
-        "FILE.py", "a class Model with get_inputs and get_init_inputs; dimensions are the file's own numbers and texts"
-    )
-    table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
-    for source in models.written_sources():
-        table.add_row(source.form, source.description)
-    return table
+def blocks_of(listed: ListAnswer) -> list[Block]:
+    """Return a table of the backends and one of the models, with a row for each thing that is said of one."""
+    of_backends = {backend.name: _about_backend(backend) for backend in listed.backends}
+    of_backends["aliases"] = [f"{alias} = {name}" for alias, name in backends.ALIASES.items()]
+    of_models = {model.name: _about_model(model) for model in listed.models}
+    of_models |= {form: [text] for form, text in OWN_FORMS.items()}
+    of_models |= {source.form: [source.description] for source in models.written_sources()}
+    return [
+        _table("Backends", of_backends),
+        Text("bakeoff doctor tries which of them work on this machine, and says what to do about the rest", Look.SOFT),
+        _table("Models, and the dimensions that --set changes, with their defaults", of_models),
+    ]
 
 
-def _table(title: str) -> Table:
-    """Return an empty table. Names stand whole in its first column, and texts break between words in its second."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=False)
-    table.add_column(no_wrap=True, overflow="ignore")
-    table.add_column(overflow="fold")
-    return table
+OWN_FORMS = {
+    "FILE.py:FACTORY": "your own model; its dimensions are the factory's keyword parameters",
+    "FILE.py": "a class Model with get_inputs and get_init_inputs; dimensions are the file's own numbers and texts",
+    "PACKAGE.MODULE:FACTORY": "the same, for a module that Python can import from this folder",
+}
 
 
-def _fact(name: str, text: str) -> Text:
-    return Text.assemble((f"{name}: ", "bold"), text)
+def _about_backend(backend: ListedBackend) -> list[str]:
+    on = [f"{device}: {f'no: {reason}' if reason else 'yes'}" for device, reason in backend.devices.items()]
+    if backend.error:
+        return [backend.error, *on]
+    modes = [f"modes: {', '.join(backend.modes)}", f"best: {', '.join(backend.best)}"]
+    return [backend.description, *modes, _spelled(backend.versions), *filter(None, [backend.caveat]), *on]
+
+
+def _about_model(model: ListedModel) -> list[str]:
+    sizes = ", ".join(f"{name} ({default})" for name, default in model.dimensions.items())
+    return [model.error] if model.error else [model.description, f"--set: {sizes}"]
+
+
+def _table(title: str, facts: Mapping[str, Sequence[str]]) -> Block:
+    rows = [(name if text is texts[0] else "", text) for name, texts in facts.items() for text in texts]
+    return text_table(["", ""], rows, "ll", title)
 
 
 def _spelled(versions: Mapping[str, str | None]) -> str:

@@ -110,7 +110,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         before_s = time_plan.left_s()
     return Preview(
         contests=tuple(planned),
-        cannot_run={label: told for label, by_reason in refusals.items() if (told := _told_once(by_reason))},
+        cannot_run={label: why for label, by_reason in refusals.items() if (why := _said_once(by_reason))},
         budget_s=request.budget.seconds if request.budget else None,
         places=request.devices if is_pool(request.devices) else (),
         keeps_other_builds=not served.keys() <= {contest.title for contest in planned},
@@ -123,7 +123,7 @@ def spell_seconds(seconds: float) -> str:
     return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
 
 
-def _told_once(by_reason: Mapping[str, Sequence[str]]) -> str:
+def _said_once(by_reason: Mapping[str, Sequence[str]]) -> str:
     reasons = [
         f"{reason}, for {listed(first(titles))}" if len(by_reason) > 1 else reason
         for reason, titles in by_reason.items()

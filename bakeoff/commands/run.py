@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
+from bakeoff.judging.environment_changes import within_run
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
-from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.progress import Progress
@@ -204,8 +204,8 @@ def _go_on_in(prepared: Prepared, store: Store) -> None:
         return
     if before is None:
         store.save_environment(captured)
-    elif changed := environment.differences(before, captured):
-        store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
+    elif changed := within_run(before, captured):
+        store.note(f"resumed in another environment ({'; '.join(map(str, changed))}): do not compare across it")
         for contest in contests:
             if store.unfinished(contest.id):
                 store.note(f"{contest.id} began anew in this environment, and was built anew")

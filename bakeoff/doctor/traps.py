@@ -125,8 +125,8 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
         for text in library.requires if library.version else []:
             wanted = Requirement(text)
             installed = facts.version(canonicalize_name(wanted.name))
-            told_already = {library.name, canonicalize_name(wanted.name)} == {"torch", "torch-tensorrt"}
-            if installed and not told_already and not _satisfies(installed, str(wanted.specifier)):
+            is_said_already = {library.name, canonicalize_name(wanted.name)} == {"torch", "torch-tensorrt"}
+            if installed and not is_said_already and not _satisfies(installed, str(wanted.specifier)):
                 asking = f"{library.name} {library.version}"
                 # a library of several backends keeps none of them from trying
                 alone = library.backends if len(library.backends) == 1 else []

@@ -4,13 +4,12 @@ A kind of doubt is one class, which finds itself in a contest, knows what it doe
 words. Its row in `bakeoff.judging.doubts` is its place in the order of weight.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, dataclass_transform
 
-from bakeoff.records.doubts import Effect, RecordDoubt
+from bakeoff.records.doubts import AnyDoubt, Effect, RecordDoubt
 from bakeoff.records.schema import Ratio
 
 
@@ -36,7 +35,7 @@ class FirstPlace:
 
 
 @dataclass_transform(frozen_default=True)
-class Doubt(ABC):
+class Doubt(AnyDoubt):
     """A reason to believe the ranking of a contest less. Each kind of doubt is a frozen dataclass."""
 
     def __init_subclass__(cls) -> None:
@@ -47,24 +46,10 @@ class Doubt(ABC):
         """The labels of the cells whose numbers it doubts. It is empty if it is about the whole contest."""
         return ()
 
-    @property
-    def worst(self) -> Effect:
-        """The worst that it can do to the answer: what it does where it is about the first place."""
-        return Effect.NUMBER
-
     def effect(self, first: FirstPlace) -> Effect:
         if not self.cells or first.is_shared_by(self.cells):
             return self.worst
         return max(self.worst, Effect.NUMBER) if first.baseline in self.cells else Effect.NONE
-
-    @property
-    def brief(self) -> str:
-        """A few words, to be read after `but`. Only a doubt that could change the winner has them."""
-        raise ValueError(f"{type(self).__name__} does not make a winner doubtful")
-
-    @abstractmethod
-    def say(self) -> str:
-        """Say which cells it is about, what it means, and what to do."""
 
 
 class OfCell(Doubt):

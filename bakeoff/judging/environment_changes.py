@@ -28,20 +28,37 @@ class Difference:
     new: str
     bearing: Bearing
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.base} -> {self.new}"
+
 
 def differences(base: Environment, new: Environment) -> list[Difference]:
     """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
     old_facts, new_facts = _facts(base), _facts(new)
     differences = [
-        Difference(what, _told(old_facts, what), _told(new_facts, what), (old_facts | new_facts)[what][0])
+        Difference(what, _spelled(old_facts, what), _spelled(new_facts, what), (old_facts | new_facts)[what][0])
         for what in old_facts | new_facts
-        if _told(old_facts, what) != _told(new_facts, what)
+        if _spelled(old_facts, what) != _spelled(new_facts, what)
     ]
     return sorted(differences, key=lambda difference: list(Bearing).index(difference.bearing))
 
 
 def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:
     return [difference for difference in differences(base, new) if difference.bearing is not Bearing.NOTE]
+
+
+_OF_ONE_RUN = ("host", "commit", "Bakeoff's source files")
+"""What bears on no speed, and differs between two runs rather than within one."""
+
+
+def within_run(base: Environment, new: Environment, *ignored: str) -> list[Difference]:
+    """Return the differences that keep processes of one run from being compared. Programs on a GPU come and go."""
+    return [
+        difference
+        for difference in differences(base, new)
+        if difference.bearing is not Bearing.NOTE or difference.what in _OF_ONE_RUN
+        if not difference.what.startswith(("other processes on GPU", *ignored))
+    ]
 
 
 _Facts = dict[str, tuple[Bearing, object]]
@@ -91,5 +108,5 @@ def _known(values: Mapping[str, object], bearing: Bearing) -> _Facts:
     return {what: (bearing, value) for what, value in values.items() if value is not None}
 
 
-def _told(facts: _Facts, what: str) -> str:
+def _spelled(facts: _Facts, what: str) -> str:
     return str(facts[what][1]) if what in facts else NOT_SET if what.startswith("$") else UNKNOWN

@@ -2,7 +2,7 @@
 
 A message is one model, told apart by its `kind`, and travels as JSON. It is validated once, where it is received. The
 controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time. A
-worker tells of itself by `Event`s.
+worker reports by `Event`s.
 """
 
 import functools
@@ -44,7 +44,7 @@ class Evaluation(schema.Frozen):
 
 
 class CellJob(Message):
-    """What the three jobs on one cell have in common. Each tells that it is `ReadyToBuild`, and waits for `Build`."""
+    """What the three jobs on one cell have in common. Each reports that it is `ReadyToBuild`, and waits for `Build`."""
 
     cell: schema.Cell
     reference: Path  # file with the outputs that the cell is checked against
@@ -181,7 +181,7 @@ class Assignment(Message):
     environment: dict[str, str]
 
 
-# --- commands: what a worker of a cell is told
+# --- commands: what a worker of a cell is to do next
 
 
 class Build(Message):
@@ -195,7 +195,7 @@ class BeginWarmUp(Message):
 
 
 class TakeBurst(Message):
-    """Take one burst. It is answered by `BurstTaken`."""
+    """Take one burst. It is answered by `BurstMeasured`."""
 
     core: int | None = None  # the calling thread begins on this one
 
@@ -255,7 +255,7 @@ class Finish(Message):
 Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | MeasureFurther | Finish, Field(discriminator="kind")]
 
 
-# --- events: what a worker tells
+# --- events: what a worker reports
 
 
 class Event(Message):
@@ -274,7 +274,7 @@ class PhaseEnded(Event):
 class Packaged(Event):
     """The cell lies in its folder, and this worker is done."""
 
-    seconds: float = 0.0  # since it was told to build
+    seconds: float = 0.0  # since `Build` came
 
 
 class ReadyToBuild(Event):
@@ -288,7 +288,7 @@ class ReadyToTune(Event):
 class Built(Event):
     """The cell is built and checked, and this worker waits for its turn to warm up."""
 
-    seconds: float  # since it was told to build
+    seconds: float  # since `Build` came
 
 
 class Ready(Event):
@@ -311,7 +311,7 @@ class Ready(Event):
     has_around: bool = False  # the model has stages around it
 
 
-class BurstTaken(Event):
+class BurstMeasured(Event):
     samples_ns: list[int]
     conditions: schema.Conditions
 
@@ -339,13 +339,13 @@ class Finished(Event):
 
 
 class Evaluated(Event):
-    """It comes after `Finished`, so that a process that dies or hangs in a user's function has told all else."""
+    """It comes after `Finished`, so that a process that dies or hangs in a user's function has reported all else."""
 
     metrics: Metrics
 
 
 class KernelsTraced(Event):
-    """It comes after `Finished`, so that a process that dies in a trace has told all else."""
+    """It comes after `Finished`, so that a process that dies in a trace has reported all else."""
 
     times: schema.KernelTimes | None  # None: nothing could be traced
 

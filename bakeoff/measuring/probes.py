@@ -9,12 +9,12 @@ from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import CeilingsMeasured, Failed, Found, Job, Packaged, ProbeTorch, TorchFacts, Tried
+from bakeoff.measuring.messages import Event, Failed, Job, ProbeTorch, TorchFacts
 from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
 PROBE_LIMIT_S = 300.0
-Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured, Found)
+Answer = TypeVar("Answer", bound=Event)
 
 
 @contextlib.contextmanager

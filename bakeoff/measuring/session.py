@@ -18,9 +18,9 @@ from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK
-from bakeoff.measuring.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
+from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
-from bakeoff.measuring.messages import AxesFound, Failed, FindOpenAxes, ProbeTorch, TorchFacts
+from bakeoff.measuring.messages import AxesFound, FindOpenAxes, ProbeTorch, TorchFacts
 from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
@@ -31,7 +31,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Environment
 from bakeoff.records.store import Store
 
@@ -180,9 +180,9 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     if build_cache and (why := build_cache.why_unusable()):
-        told = f"builds are not kept: {why}; the next run builds anew"
-        store.note(told)
-        progress.note(told)
+        note = f"builds are not kept: {why}; the next run builds anew"
+        store.note(note)
+        progress.note(note)
     wait = request.wait_for_quiet
     return RunContext(
         launchers=launchers,
@@ -213,9 +213,6 @@ def shared_imports(families: Sequence[Family]) -> list[str]:
     return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
-AXES_LIMIT_S = 300.0
-
-
 def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
     """Return the contests with the axes to leave open, and with the sizes that all cells have their weights at, if
     weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
@@ -241,17 +238,8 @@ def _completed(contest: Contest, launchers: Launchers, found: dict[str, AxesFoun
 
 
 def _asked(cell: Cell, launchers: Launchers) -> AxesFound:
-    launcher = launchers.of_epoch(0)
-    log = launcher.temporary / "open-axes.log"
+    loading = f"--dynamic {spell(cell.dynamic)}: loading {cell.model} at these sizes"
     try:
-        event = launcher.ask(FindOpenAxes(cell=cell), log, AXES_LIMIT_S)
-    except (WorkerEnded, DeadlinePassed) as error:
-        raise UsageError(f"{_option(cell)}: {cell.model} was not loaded at these sizes: {error}") from None
-    if isinstance(event, Failed):
-        raise UsageError(f"{_option(cell)}: {event.failure.sentence}")
-    assert isinstance(event, AxesFound)
-    return event
-
-
-def _option(cell: Cell) -> str:
-    return f"--dynamic {spell(cell.dynamic)}"
+        return ask(launchers.of_epoch(0), FindOpenAxes(cell=cell), AxesFound, loading)
+    except BakeoffError as error:
+        raise UsageError(str(error)) from None

@@ -32,7 +32,7 @@ def require_whole_form(path: Path) -> None:
     if "get_inputs" in lacking and "get_init_inputs" in lacking:
         return
     if lacking and not any(
-        source_code.may_return_model_and_inputs(each) for name, each in functions.items() if name not in FORM
+        source_code.may_return_model_and_inputs(function) for name, function in functions.items() if name not in FORM
     ):
         parts = {name: f"{'class' if name == FORM[0] else 'function'} {name}" for name in FORM}
         has = listed([text for name, text in parts.items() if name not in lacking])

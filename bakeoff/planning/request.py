@@ -20,8 +20,7 @@ from bakeoff.planning.configurations import ALL
 from bakeoff.planning.load_plan import USUAL_SOAK_S, LoadPlan, Traffic, parse_objective, spell_objective
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.ranges import Span
-from bakeoff.planning.values import Shard, Size, parse_interpreters, spell_named
-from bakeoff.records.duration import Duration
+from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
 from bakeoff.records.errors import UsageError, in_plain_words, unknown
 from bakeoff.records.load_samples import Objective
 from bakeoff.records.precision import Precision

@@ -209,7 +209,7 @@ class TimePlan:
         labels = [*alive, label]
         rounds_s, given_s = self.seconds_of(PlanStep.ROUNDS, labels), self.contest_ends_s - self._contest_begun_s
         fewest_s = rounds_s * min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, each] for each in labels)
+        warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, other] for other in labels)
         return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:

@@ -274,7 +274,7 @@ def taker(form: Form, name: str) -> Take:
         return take_members
     by_key = "mapping" in form or "fields" in form
     takes = [
-        (key, taker(each, f"{name}[{key!r}]" if by_key else f"{name}.{key}")) for key, each in form.get("items", [])
+        (key, taker(part, f"{name}[{key!r}]" if by_key else f"{name}.{key}")) for key, part in form.get("items", [])
     ]
 
     def take_parts(value: Any, leaves: list[Any]) -> None:

@@ -3,7 +3,7 @@
 Doubts that only the whole contest shows, such as a narrow lead, are in `bakeoff.judging.doubts`.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from enum import IntEnum
 from typing import Annotated, ClassVar, Literal
 
@@ -23,12 +23,12 @@ class Effect(IntEnum):
     NONE = 2
 
 
-class CellDoubt(Frozen):
-    """A doubt about the numbers of one cell."""
+class AnyDoubt(ABC):
+    """What every doubt has: of a cell alone, or of a whole contest (`bakeoff.judging.doubt`)."""
 
     @property
     def worst(self) -> Effect:
-        """The worst that it can do to the answer: what it does where the cell shares the first place."""
+        """The worst that it can do to the answer: what it does where it is about the first place."""
         return Effect.NUMBER
 
     @property
@@ -38,7 +38,11 @@ class CellDoubt(Frozen):
 
     @abstractmethod
     def say(self) -> str:
-        """Say what it means, and what to do. It is read after the label of the cell."""
+        """Say which cells it is about, what it means, and what to do."""
+
+
+class CellDoubt(AnyDoubt, Frozen):
+    """A doubt about the numbers of one cell. What it says is read after the label of the cell."""
 
 
 class Unsure(CellDoubt):

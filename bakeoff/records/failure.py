@@ -23,7 +23,7 @@ class Failure(Frozen):
     place: str = ""  # in the user's code: "mine.py, line 26, in forward"
     raised_by: str = ""  # the function or the source file of a library that raised it: "torch.export.export"
     log: str = ""  # the file that has everything that was printed, where no record has its end
-    text: str  # one line that tells it whole, but for the place and the log
+    text: str  # one line that says it whole, but for the place and the log
 
     @property
     def sentence(self) -> str:

@@ -561,7 +561,7 @@ class Roofline(Frozen):
 
 
 MOST_WAITING = 2.0
-"""A ratio that waiting for cores may have changed by more than this factor is not told."""
+"""A ratio that waiting for cores may have changed by more than this factor is not reported."""
 
 
 class Ratio(Frozen):

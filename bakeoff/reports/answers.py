@@ -115,7 +115,7 @@ def how_sure(answer: Answer, doubts: Sequence[Doubt] = (), alone: str = "could b
         case Certainty.DOUBTED:
             return f"but {_brief(answer)}"
         case Certainty.OPEN:
-            busy = next((each for each in doubts if isinstance(each, MachineBusy)), None)
+            busy = next((doubt for doubt in doubts if isinstance(doubt, MachineBusy)), None)
             return f"undecided: {busy.brief}" if busy else f"undecided{_but(answer, doubts)}"
         case Certainty.TIE:
             close = answer.tied_within

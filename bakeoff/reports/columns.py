@@ -78,7 +78,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         csv_field("died_in", lambda row: row.record.died_in),
         csv_field("signal", lambda row: row.record.signal),
         csv_field("reason", lambda row: visible(row.record.reason)),
-        csv_field("doubts", lambda row: "; ".join(one_line(each.say()) for each in row.record.doubts)),
+        csv_field("doubts", lambda row: "; ".join(one_line(doubt.say()) for doubt in row.record.doubts)),
         csv_field("contest_id", lambda row: row.cell.contest_id),
         csv_field("cell_id", lambda row: row.cell.id),
     ]  # fmt: skip
@@ -244,7 +244,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
 
 def _span(cell: schema.Cell) -> str | None:
     """Return `seq=16:128`, the sizes that a dynamic build serves."""
-    return ",".join(f"{name}={each.low}:{each.high}" for name, each in cell.dynamic.items()) or None
+    return ",".join(f"{name}={span.low}:{span.high}" for name, span in cell.dynamic.items()) or None
 
 
 def _energy(row: CellJudgement) -> str:
@@ -418,7 +418,7 @@ def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]
 
 
 def _metrics_failure(row: CellJudgement) -> str:
-    failures = [each.failure for each in (row.record.reference_metrics, row.record.metrics) if each and each.failure]
+    failures = [own.failure for own in (row.record.reference_metrics, row.record.metrics) if own and own.failure]
     return failures[0].sentence if failures else ""
 
 

@@ -199,13 +199,13 @@ def of_comparison(compared: Comparison, kinds: Collection[str]) -> ComparisonAns
                 normalised=_change(cell.normalised),
                 metrics={
                     name: MetricChangeAnswer(
-                        base=each.reference,
-                        new=each.value,
-                        ci95=each.change_ci95,
+                        base=metric.reference,
+                        new=metric.value,
+                        ci95=metric.change_ci95,
                         is_worse=name in cell.worse,
                         is_reference_worse=name in cell.worse_of_reference,
                     )
-                    for name, each in cell.metrics.items()
+                    for name, metric in cell.metrics.items()
                 },
                 reason=sentences.why(cell),
             )
@@ -221,7 +221,7 @@ def of_history(history: History, path: Path) -> HistoryAnswer:
             HistoryRun(
                 run_id=run.run_id,
                 created_at=run.at.isoformat(),
-                changes=[f"{each.what}: {each.base} → {each.new}" for each in run.changes],
+                changes=[f"{change.what}: {change.base} → {change.new}" for change in run.changes],
             )
             for run in history.runs
         ],

@@ -61,7 +61,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
                  lambda record: " (from the cache)" if record.built_at else ""),
         _between("peak memory", "MiB", number_format.mebibytes, lambda record: record.peak_bytes),
         _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
-        Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
+        Column("what else differs", lambda change: "; ".join(map(str, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
                surfaces=~Surface.PAGE),
@@ -171,7 +171,7 @@ def _look(change: CellChange) -> Look:
 def _details(change: CellChange) -> list[Block]:
     return [
         Text(sentences.why(change) or "Nothing to add."),
-        Items(list(map(sentences.difference, change.differences)), "What else differs"),
+        Items(list(map(str, change.differences)), "What else differs"),
         *(log_and_command(change.new, "The end of its new log") if change.new else []),
     ]
 
@@ -179,7 +179,7 @@ def _details(change: CellChange) -> list[Block]:
 def _environment(differences: Sequence[Difference]) -> list[Block]:
     if not differences:
         return [Text("Neither of them reports a difference.")]
-    rows = [[each.what, each.base, each.new, each.bearing.value] for each in differences]
+    rows = [[difference.what, difference.base, difference.new, difference.bearing.value] for difference in differences]
     return [replace(text_table(["what", "base", "new", "how it counts"], rows, "llll"), label="differences")]
 
 
@@ -291,11 +291,11 @@ def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[s
     title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
     own = comparison.base.environment.own_variables | comparison.new.environment.own_variables
-    differing = [each.what for each in comparison.differences if each.what.removeprefix("$") in own]
+    differing = [difference.what for difference in comparison.differences if difference.what.removeprefix("$") in own]
     cause = (
         f"the model's files read {listed(differing)}, which differs" if differing else "the machine or torch changed"
     )
-    if any(each.bearing is Bearing.MODEL for each in comparison.differences):
+    if any(difference.bearing is Bearing.MODEL for difference in comparison.differences):
         cause = "the model is another one"
     return f"{control.label} itself became {direction}", (
         f", {number_format.spell_change(control.change)}, on {one_line(title)}: {cause}. Latencies "
@@ -317,7 +317,7 @@ def _run(report: Report) -> str:
 
 def _listed(differences: Sequence[Difference], bearing: Bearing) -> str:
     return "; ".join(
-        f"{one_line(each.what)} {one_line(each.base, REASON_LIMIT)} → {one_line(each.new, REASON_LIMIT)}"
-        for each in differences
-        if each.bearing is bearing
+        f"{one_line(change.what)} {one_line(change.base, REASON_LIMIT)} → {one_line(change.new, REASON_LIMIT)}"
+        for change in differences
+        if change.bearing is bearing
     )

@@ -55,7 +55,9 @@ def tell(
     from bakeoff.reports import sentences, writer
     from bakeoff.reports.run_report import print_answers, print_report
 
-    kept = [each if (folder / each.artifact).exists() else writer.without_artifact(each) for each in report.records]
+    kept = [
+        record if (folder / record.artifact).exists() else writer.without_artifact(record) for record in report.records
+    ]
     judgement = judge(report.model_copy(update={"records": kept}))
     if is_kept:
         # the numbers are on disk before anything is said
@@ -121,14 +123,14 @@ def _signals_answered_by(*handlers: Callable[[int, FrameType | None], Any]) -> I
 
 @contextlib.contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    """Yield what tells the steps of a command on standard error: on a terminal the last one, and else all of them."""
+    """Yield what shows the steps of a command on standard error: on a terminal the last one, and else all of them."""
     with stderr.status("") as status:
         yield lambda text: status.update(Text(text)) if stderr.is_terminal else say(text, stderr)
 
 
 @contextlib.contextmanager
 def search_progress() -> Iterator[Callable[[str], None]]:
-    """Yield what tells the progress of a search: a line for each build. Where it is interrupted, the last one is said
+    """Yield what shows the progress of a search: a line for each build. Where it is interrupted, the last one is said
     again, which names the smallest part so far."""
     lines: list[str] = []
 

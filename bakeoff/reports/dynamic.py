@@ -16,7 +16,7 @@ NOTE = "Beside a latency of the one build: how many times as long a call takes a
 def title(dynamic_range: DynamicRange) -> str:
     """Return a title such as `transformer (batch 2, dim 256) on cpu, fp32: one build for seq 16 to 128`."""
     title = sentences.title_without(dynamic_range.ranges, dynamic_range.contests[0].cell)
-    spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in dynamic_range.ranges.items())
+    spans = " and ".join(f"{name} {span.low} to {span.high}" for name, span in dynamic_range.ranges.items())
     return f"{title}: one build for {spans}"
 
 

@@ -59,7 +59,7 @@ def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
     facts = [_facts(contest) for contest in contests]
     subjects = {}
     for place, contest in enumerate(contests):
-        peers = [facts[other] for other, each in enumerate(contests) if each.cell.model == contest.cell.model]
+        peers = [facts[other] for other, peer in enumerate(contests) if peer.cell.model == contest.cell.model]
         apart = [fact for fact in facts[place] if not all(fact in peer for peer in peers)]
         subjects[place] = f"{', '.join(apart)}: {contest.title}" if apart else contest.title
     return subjects

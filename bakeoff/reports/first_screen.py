@@ -78,8 +78,8 @@ def _of_others(accuracy: Accuracy) -> str:
 
 
 def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[ContestJudgement]) -> str:
-    answers = [each.answer for each in best]
-    if {each.certainty for each in answers} == {Certainty.ALONE}:  # there is no other one
+    answers = [contest.answer for contest in best]
+    if {answer.certainty for answer in answers} == {Certainty.ALONE}:  # there is no other one
         return ""
     unsure = [
         (contest, answer)
@@ -90,7 +90,7 @@ def _what_may_change(best: Sequence[ContestJudgement], contests: Sequence[Contes
         return f", and nothing was found that could change {'the' if len(contests) == 1 else 'a'} winner"
     if len(contests) > 1:
         names = dict(zip(map(id, contests), sentences.names(contests), strict=True))
-        return f"; findings could change the winner of {listed(first([names[id(each)] for each, _ in unsure]))}"
+        return f"; findings could change the winner of {listed(first([names[id(contest)] for contest, _ in unsure]))}"
     ((contest, answer),) = unsure
     count = len(answer.doubts if contest.load else contest.doubts_of_answer[Effect.WINNER])
     further = "the rest of the run" if contest.is_so_far else "more processes"
@@ -112,9 +112,9 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
     are_best = all(exported(contest) in (None, _best(contest)) for contest in contests)
     what = f"the {'winner' if is_alone else 'winners'}" if are_best else "the fastest that can be exported,"
     as_before = again(judgement.report.command)
-    undecided = [each for each in contests if each.answer.certainty is Certainty.OPEN]
-    busy = [each for each in undecided if any(isinstance(doubt, MachineBusy) for doubt in each.doubts)]
-    may_be_decided = [each for each in undecided if each not in busy] if judgement.report.complete else []
+    undecided = [other for other in contests if other.answer.certainty is Certainty.OPEN]
+    busy = [contest for contest in undecided if any(isinstance(doubt, MachineBusy) for doubt in contest.doubts)]
+    may_be_decided = [contest for contest in undecided if contest not in busy] if judgement.report.complete else []
     most = max((len(record.processes) for record in judgement.report.records), default=0)
     models = judgement.report.request.get("models")
     wrong = [
@@ -136,7 +136,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
         ],
         "the rest of it": [f"{variables_before(judgement.report.command)}bakeoff resume {shlex.quote(folder)}"]
         if has_kept_models
-        and (not judgement.report.complete or any(each.is_left_to_resume for each in judgement.report.records))
+        and (not judgement.report.complete or any(record.is_left_to_resume for record in judgement.report.records))
         else [],
         "more processes, to decide it": [
             command for contest in may_be_decided if (command := _to_decide(contest, judgement.report.request))
@@ -176,7 +176,7 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     if contest.cell.is_live:
         return ""
     command = cells[0].record.command
-    precisions = (each for cell in cells for each in values_of(cell.record.command, "--precision"))
+    precisions = (precision for cell in cells for precision in values_of(cell.record.command, "--precision"))
     changes = {
         "--backends": ",".join(dict.fromkeys(cell.cell.configuration for cell in cells)),
         "--precision": ",".join(dict.fromkeys(precisions)),
@@ -211,7 +211,7 @@ def export_command(
         return ""
     name = best.label
     if len(contests) > 1:
-        named_so = [each for each in contests if each.cell.model == contest.cell.model]
+        named_so = [other for other in contests if other.cell.model == contest.cell.model]
         of_contest = contest.cell.model if named_so == [contest] else contest.contest_id
         name = of_contest if is_kept and best.label == contest.answer.winner else best.cell.id
     out = f" --out export-{contests.index(contest) + 1}" if len(contests) > 1 else ""

@@ -69,7 +69,7 @@ def how_sure(contest: ContestJudgement, answer: Answer) -> str:
 
 def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
     if contest.ranked and answer.question is Question.LOAD:
-        is_early = contest.is_so_far and contest.load and not any(each.load.turns for each in contest.load.cells)
+        is_early = contest.is_so_far and contest.load and not any(cell.load.turns for cell in contest.load.cells)
         nothing = "nothing under load yet" if is_early else "nothing could be ranked under load"
         fastest = contest.fastest
         text = answers.said(
@@ -78,7 +78,7 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
         return f"{nothing}; at single calls {text}" if contest.is_so_far else nothing
     if contest.ranked:
         return "nothing could be ranked in both graphs"
-    failed = any(isinstance(each, NotEvaluated) and each.of_reference for each in contest.doubts)
+    failed = any(isinstance(doubt, NotEvaluated) and doubt.of_reference for doubt in contest.doubts)
     # why eager failed, which is the model itself
     of_eager = (cell.record.failure for cell in contest.cells if cell.record.cell.backend == BASELINE)
     because = next((f"; {BASELINE}: {failure.text}" for failure in of_eager if failure), "")

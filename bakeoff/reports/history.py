@@ -132,7 +132,7 @@ def _run_column(heading: str, run: Run) -> Column[Record]:
 def _runs_table(history: History) -> Table[Any]:
     rows = []
     for number, run in enumerate(history.runs, 1):
-        changes = "; ".join(f"{each.what}: {each.base} → {each.new}" for each in run.changes)
+        changes = "; ".join(f"{change.what}: {change.base} → {change.new}" for change in run.changes)
         commit = (run.environment.git_commit or NONE)[:10]
         made = run.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         rows.append([str(number), made, run.run_id, commit, changes])

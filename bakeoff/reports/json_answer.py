@@ -228,7 +228,7 @@ def answer_of(judgement: Judgement, folder: Path) -> RunAnswer:
         contests=[_answer(contest) for contest in judgement.contests],
         suites=[_suite_answer(suite) for suite in judgement.suites],
         mixes=[_mix_answer(each) for each in judgement.mixes],
-        dynamic=[dynamic.answer(each) for each in judgement.dynamic_ranges],
+        dynamic=[dynamic.answer(dynamic_range) for dynamic_range in judgement.dynamic_ranges],
         about_models=traits.about_models(judgement.contests),
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
@@ -249,11 +249,11 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
         metrics={
-            cell.label: {name: _metric_answer(contest, cell.label, each) for name, each in cell.metrics.items()}
+            cell.label: {name: _metric_answer(contest, cell.label, metric) for name, metric in cell.metrics.items()}
             for cell in contest.cells
             if cell.metrics
         },
-        precisions=[_precision_answer(each, contest) for each in contest.of_precisions],
+        precisions=[_precision_answer(judged, contest) for judged in contest.of_precisions],
         under_load=_load_answer(contest.load) if contest.load else None,
         generation=_generation_answer(contest.generation) if contest.generation else None,
         end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
@@ -285,7 +285,7 @@ def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndA
         verdict="; ".join(end_to_end.sentences(contest)),
         request_ms={row.label: row.value for row in judged.answer.rows if row.value is not None},
         speedups={row.label: row.speedup for row in judged.answer.rows if row.speedup},
-        steps=[StepAnswer.of(each, ci95_ms=each.ci95) for each in judged.steps],
+        steps=[StepAnswer.of(step, ci95_ms=step.ci95) for step in judged.steps],
     )
 
 

@@ -48,7 +48,7 @@ class LiveTable:
         self._begun_s = clock_s()
         self._ends_s: tuple[float, float] | None = None  # when the run is expected to end, and at the latest
         self._absent: dict[str, bool] = {}  # labels that cannot run here, and whether a line has said so
-        self._told: set[str] = set()  # labels that were named and never tried: a line is for all contests
+        self._named: set[str] = set()  # labels that were named and never tried: a line is for all contests
         self._lines: dict[str, _Line] = {}
         self._drawn_s = -REFRESH_EVERY_S
         self._live: Live | None = None
@@ -96,16 +96,16 @@ class LiveTable:
             line.median_ms = record.latency.median_ms
         if record.status in CANNOT_RUN and not record.asked_by_name:  # one line for all of them
             self._absent.setdefault(record.cell.label, False)
-        elif record.status is not Status.OK and record.cell.label not in self._told:
+        elif record.status is not Status.OK and record.cell.label not in self._named:
             about = _describe(record.cell)
             if record.status.is_absence:
                 about = record.cell.label
-                self._told.add(about)
+                self._named.add(about)
             self._say(f"{about}: {number_format.ending_beside_reason(record)}, {one_line(record.reason)}")
         self._draw()
 
     def decided(self, records: Sequence[Record]) -> None:
-        if absent := [label for label, is_told in self._absent.items() if not is_told]:
+        if absent := [label for label, is_named in self._absent.items() if not is_named]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
         self._say(sentences.outcome(judge_contest(records, self._requirements, self._calls)))

@@ -60,9 +60,9 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
     if (load := contest.load) is None:
         return []
     tried = [
-        [cell.label, settings(each.settings), NONE if each.value is None else load.spec.spell(each.value), each.reason]
+        [cell.label, settings(look.settings), NONE if look.value is None else load.spec.spell(look.value), look.reason]
         for cell in load.cells
-        for each in cell.load.tried
+        for look in cell.load.tried
     ]
     is_known = any(cell.value is not None or cell.load.settings or cell.load.reason for cell in load.cells)
     name = f"{load.scenario}:{load.streams}" if load.spec.takes_streams else str(load.scenario)
@@ -116,7 +116,7 @@ def verdict(load: LoadJudgement) -> str:
 
 def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:
     chosen, spec = cell.load.settings, load.scenario.spec
-    looks = [each.value for each in cell.load.tried if each.value and chosen in (None, each.settings)]
+    looks = [look.value for look in cell.load.tried if look.value and chosen in (None, look.settings)]
     if looks and not cell.load.turns and not cell.load.reason:
         at_first = looks[-1] if chosen else min(looks, key=spec.ms_per_request)
         return f"no turn yet, but {load.spec.spell(at_first)} {FIRST_LOOK}"

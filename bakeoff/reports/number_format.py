@@ -24,10 +24,10 @@ NONE = "-"
 """Text in place of a number that is not known."""
 
 WIDE = 1.5
-"""An interval whose ends are further apart than so many times is told instead of the value between them."""
+"""An interval whose ends are further apart than so many times is shown instead of the value between them."""
 
 UNCLEAR = 2.0
-"""A speed-up whose interval has ends further apart than this is told in words, as one that is hardly known."""
+"""A speed-up whose interval has ends further apart than this is said in words, as one that is hardly known."""
 
 AS_EAGERS = ", as large as eager's own"
 """What stands beside an error that passes for no other reason."""

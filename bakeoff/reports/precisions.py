@@ -16,12 +16,12 @@ OTHERS_ALLOWED = "To let a precision win that rounds more, require what your tas
 def sentences(contest: ContestJudgement) -> list[str]:
     if not contest.of_precisions:
         return []
-    texts = {each.precision: _of_precision(each, contest) for each in contest.of_precisions}
+    texts = {judged.precision: _of_precision(judged, contest) for judged in contest.of_precisions}
     sentences = [
         texts.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"
         for precision in contest.cell.compared
     ]
-    if contest.tolerance and not all(each.may_win for each in contest.of_precisions):
+    if contest.tolerance and not all(judged.may_win for judged in contest.of_precisions):
         sentences.append(OTHERS_ALLOWED.format(_example(contest)))
     return sentences
 

@@ -105,7 +105,7 @@ def to_cell(judgement: Judgement) -> str:
 def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
     has_sections = not judgement.suites or len(judgement.contests) <= MOST_SECTIONS
     blocks: list[Block] = [
-        *(Section(each.title, _contest(each)) for each in judgement.contests if has_sections),
+        *(Section(contest.title, _contest(contest)) for contest in judgement.contests if has_sections),
         *(Section(suite_report.title(suite), _suite(suite)) for suite in judgement.suites),
         *_tables_over_sizes(judgement),
         Items(traits.about_models(judgement.contests), bullet="* "),
@@ -361,7 +361,10 @@ def _sweeps(judgement: Judgement, palette: Palette | None) -> list[Block]:
 
 def _tables_over_sizes(judgement: Judgement) -> list[Section]:
     return [
-        *(_over_sizes(dynamic, each, dynamic.table_of(each)) for each in judgement.dynamic_ranges),
+        *(
+            _over_sizes(dynamic, dynamic_range, dynamic.table_of(dynamic_range))
+            for dynamic_range in judgement.dynamic_ranges
+        ),
         *(_over_sizes(mix, each, mix.table_of(each)) for each in judgement.mixes),
     ]
 

@@ -10,7 +10,6 @@ from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
 from bakeoff.judging.doubts_of_winner import MachineBusy
-from bakeoff.judging.environment_changes import Difference
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.grouping import grouped
@@ -122,7 +121,7 @@ def remarks(contest: ContestJudgement) -> list[str]:
         f"{left}." if left else "",
         *builds_made_elsewhere(contest),
     ]
-    return [each for each in parts if each]
+    return [part for part in parts if part]
 
 
 def not_finite(contest: ContestJudgement) -> str:
@@ -353,11 +352,6 @@ def _why_latency(change: CellChange) -> str:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)
     return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be detected"
-
-
-def difference(difference: Difference) -> str:
-    """Return `setting, threads: 1 -> 2`."""
-    return f"{difference.what}: {difference.base} -> {difference.new}"
 
 
 def with_verdicts(judgement: Judgement) -> Report:

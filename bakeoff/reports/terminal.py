@@ -39,7 +39,7 @@ def print_blocks(blocks: Sequence[Block], console: Console) -> None:
         _print(block, console)
 
 
-def print_whole(renderable: RenderableType, console: Console) -> None:
+def _print_whole(renderable: RenderableType, console: Console) -> None:
     """Print a table or a text. In a pipe none of its lines is broken, however narrow the console is."""
     if console.is_terminal:
         console.print(renderable, highlight=False)
@@ -66,7 +66,7 @@ def _print(block: Any, console: Console) -> None:
             )
         case Items():
             if block.title:
-                print_whole(Styled(f"{one_line(block.title)}:"), console)
+                _print_whole(Styled(f"{one_line(block.title)}:"), console)
             for text in block.texts:
                 _print_item(console, block.bullet, text)
         case Table():
@@ -74,8 +74,8 @@ def _print(block: Any, console: Console) -> None:
                 _print_lines(block, console)
                 return
             if block.title:
-                print_whole(Styled(one_line(block.title), "italic"), console)
-            print_whole(_table(block, console.width if console.is_terminal else PIPE_WIDTH), console)
+                _print_whole(Styled(one_line(block.title), "italic"), console)
+            _print_whole(_table(block, console.width if console.is_terminal else PIPE_WIDTH), console)
         case Code():
             lines = "\n".join(f"  {line}" for line in visible(block.text).splitlines())
             console.print(Styled(f"{block.title}:\n{lines}"), highlight=False, soft_wrap=True)
@@ -105,7 +105,8 @@ def _table(block: Table[T], width: int) -> Grid:
         shown_in(Surface.TERMINAL, block.columns, block.rows),
         lambda kept: 1 + sum(_width(column, block.rows, is_wide) for column in kept) <= width,  # the box has an edge
     )
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    has_header = any(column.heading for column in columns)
+    grid = Grid(box=box.SIMPLE_HEAD, show_header=has_header, pad_edge=False, padding=0)
     for column in columns:
         if column.is_text:
             grid.add_column(Styled(_heading(column)), overflow="fold", min_width=8)

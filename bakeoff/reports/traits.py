@@ -20,8 +20,8 @@ def about(contests: Sequence[tuple[str, Sequence[Record]]]) -> list[str]:
     for model, records in contests:
         known = [record.traits for record in records if record.traits]
         start = model if several else "the model"
-        told_of_each = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
-        sentences_of_model = [*(sentences(known[0]) if known else ()), *told_of_each]
+        sentences_of_forms = (sentence for traits in known for sentence in traits.forms)  # int8 alone is calibrated
+        sentences_of_model = [*(sentences(known[0]) if known else ()), *sentences_of_forms]
         sentences_of_all.update(dict.fromkeys(f"{start} {sentence}" for sentence in sentences_of_model))
     return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in sentences_of_all]
 
@@ -129,13 +129,13 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             "build without it has other numbers there, and is right if it answers as eager does without its fast path"
         )
     if traits.not_finite:
-        places = listed([_of_not_finite(each) for each in traits.not_finite])
+        places = listed([_of_not_finite(output) for output in traits.not_finite])
         yield (
             f"answers its own inputs with values that are not finite: {places}. A build is right if it gives the same "
             "ones at the same places"
         )
     if traits.settings:
-        changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
+        changes = [f"{setting.name} from {setting.before} to {setting.after}" for setting in traits.settings]
         threads = f", with {counted(traits.threads, 'thread')} each" if traits.threads else ""
         yield (
             f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "

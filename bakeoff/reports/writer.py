@@ -14,7 +14,7 @@ from bakeoff.records.store import Store
 from bakeoff.reports import charts
 from bakeoff.reports.csv_files import question_tables, suite_tables, sweep_tables, to_csv
 from bakeoff.reports.run_report import DETAILS_MD, to_markdown, to_page, to_short_markdown
-from bakeoff.reports.sentences import difference, with_verdicts
+from bakeoff.reports.sentences import with_verdicts
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
@@ -67,26 +67,26 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
     for option in ("require", "calls"):
         if len({str(report.request.get(option) or "") for report in reports}) > 1:
             raise UsageError(f"these runs have different --{option}: give the one to judge all of them by")
-    notes = [f"{each.run_id}: {note}" for each in reports for note in each.notes]
+    notes = [f"{part.run_id}: {note}" for part in reports for note in part.notes]
     for other in reports[1:]:
         if differing := bear_on_speed(first.environment, other.environment):
-            told = "; ".join(map(difference, differing))
-            notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {told}")
-    if any(record.artifact for each in reports for record in each.records):
+            listing = "; ".join(map(str, differing))
+            notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {listing}")
+    if any(record.artifact for part in reports for record in part.records):
         notes.append("What the cells built is kept in the folders of their runs.")
     return first.model_copy(
         update={
             "run_id": folder.resolve().name,
-            "created_at": min(each.created_at for each in reports),
-            "complete": all(each.complete for each in reports),
-            "planned": sum(each.planned for each in reports),
-            "command": "\n".join(each.command for each in reports if each.command),
+            "created_at": min(part.created_at for part in reports),
+            "complete": all(part.complete for part in reports),
+            "planned": sum(part.planned for part in reports),
+            "command": "\n".join(part.command for part in reports if part.command),
             "request": {key: value for key, value in first.request.items() if key != "shard"},
             "own_files": {},  # each run has folders of its own
-            "weights": {name: digest for each in reports for name, digest in each.weights.items()},
-            "records": [without_artifact(record) for each in reports for record in each.records],
+            "weights": {name: digest for part in reports for name, digest in part.weights.items()},
+            "records": [without_artifact(record) for part in reports for record in part.records],
             "notes": notes,
-            "elapsed_s": sum(each.elapsed_s for each in reports),
+            "elapsed_s": sum(part.elapsed_s for part in reports),
         }
     )
 

@@ -1,6 +1,6 @@
 """Contests on the nodes of a Ray cluster. Ray places them, starts them again where a node dies, and transfers results.
 
-A task starts the same controller process as a place of a pool does, in a folder of its own. What it tells goes to an
+A task starts the same controller process as a place of a pool does, in a folder of its own. What it reports goes to an
 actor beside the driver, which writes records into the run's folder the moment they come.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller import environment
-from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.cores import usable_cores
@@ -116,7 +116,7 @@ class Cluster:
             options = {
                 "num_cpus": node.cpus / max(1, node.gpus),
                 "num_gpus": int(node.gpus > 0),
-                "label_selector": {NODE_ID: f"in({','.join(each.id for each in nodes if each.kind == node.kind)})"},
+                "label_selector": {NODE_ID: f"in({','.join(other.id for other in nodes if other.kind == node.kind)})"},
                 "name": contest.id,
             }
             ref = task.options(**options).remote(request, contest, node.gpus, home, Path.cwd())
@@ -201,7 +201,7 @@ class DriverMailbox:
 
     def __init__(self, root: Path) -> None:
         self._store = Store.open(root)
-        self._told: list[ProgressEvent] = []
+        self._reported: list[ProgressEvent] = []
         self._begun: set[str] = set()
 
     def tell(self, contest_id: str, where: str, message: Message, built: bytes | None = None) -> None:
@@ -213,7 +213,7 @@ class DriverMailbox:
                 if built:
                     unpack(built, self._store)
                 self._store.save(message.record)
-            self._told.append(message)
+            self._reported.append(message)
 
     def _has_begun(self, contest_id: str, where: str, captured: Environment) -> None:
         """Keep the environment of the first node, and note how another one differs, and what began again."""
@@ -226,12 +226,11 @@ class DriverMailbox:
         if before is None:
             self._store.save_environment(captured)
             return
-        changed = [difference for difference in differences(before, captured) if not difference.startswith("hostname")]
-        if changed:
-            self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
+        if changed := within_run(before, captured, "host", "$CUDA_VISIBLE_DEVICES"):
+            self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(map(str, changed))}")
 
     def take(self) -> list[ProgressEvent]:
-        notes, self._told = self._told, []
+        notes, self._reported = self._reported, []
         return notes
 
 

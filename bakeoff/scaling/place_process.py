@@ -56,7 +56,7 @@ class ContestEnded:
 
 
 Message = ProgressEvent | ControllerStarted | ContestEnded
-"""What it tells. The replies to the last two are a `MeasureContest`, or None where nothing is left."""
+"""What it reports. The replies to the last two are a `MeasureContest`, or None where nothing is left."""
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Self
 
+from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
 from bakeoff.measuring.controller.contests import add_floors
-from bakeoff.measuring.controller.environment import differences
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
@@ -78,7 +78,8 @@ class Pool:
         first, *others = (self._begun[place.name].environment for place in self._places)
         self._differing = slower
         for place, other in zip(self._places[1:], others, strict=True):
-            self._differing += [f"{place.name} differs in {change}" for change in differences(first, other)]
+            changes = within_run(first, other, "$CUDA_VISIBLE_DEVICES")  # by which each place has a GPU of its own
+            self._differing += [f"{place.name} differs in {change}" for change in changes]
         return first
 
     def measure(self, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
@@ -123,7 +124,7 @@ class Pool:
         self._controllers[place.name] = Controller(begin)
 
     def _ready(self) -> Iterator[Controller]:
-        """Wait until some controllers have told something or ended, and yield them."""
+        """Wait until some controllers have reported something or ended, and yield them."""
         connections = {controller.connection: controller for controller in self._controllers.values()}
         for connection in wait(list(connections)):
             yield connections[connection]  # type: ignore[index]  # only Windows waits for handles
@@ -135,7 +136,7 @@ class Pool:
             self._leaving.append(self._controllers.pop(controller.place.name))
 
     def _cause(self, controller: Controller) -> str:
-        """Return how a controller has ended that nobody has told to."""
+        """Return how a controller has ended that was not ordered to end."""
         return self._controllers.pop(controller.place.name).ending()
 
     def _replace(self, controller: Controller, schedule: Schedule, store: Store, progress: Progress) -> None:

@@ -91,36 +91,36 @@ def check(
     errors = errors_of(matched, reference.outputs, precision.rtol)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
     on_edge = dict[str, int]()
-    far_off = [each.errors.label for each in checked if each.is_wrong and not each.errors.is_whole]
+    far_off = [output.errors.label for output in checked if output.is_wrong and not output.errors.is_whole]
     if far_off and not (training_outputs or precision.is_quantised):
         error_of = partial(_error_before_rounding, precision, reference.longest_sum)
         matched, on_edge = without_flips(matched, reference.outputs, far_off, error_of)
         errors = errors_of(matched, reference.outputs, precision.rtol)
         checked = _checked_outputs(errors, reference, precision, training_outputs)
     if left_out:
-        checked = [each for each in checked if not {each.errors.label, each.errors.of_indices} & set(left_out)]
-        errors = [each.errors for each in checked]
-    wrong = [each for each in checked if each.is_wrong]
+        checked = [output for output in checked if not {output.errors.label, output.errors.of_indices} & set(left_out)]
+        errors = [output.errors for output in checked]
+    wrong = [output for output in checked if output.is_wrong]
     counts = {
-        "value(s) not finite where the reference's are": sum(each.not_finite for each in errors),
+        "value(s) not finite where the reference's are": sum(error.not_finite for error in errors),
         "value(s) finite where the reference's are infinite or NaN": sum(
-            each.not_finite_in_reference for each in errors
+            error.not_finite_in_reference for error in errors
         ),
-        "value(s) infinite or NaN, but not as the reference's": sum(each.not_finite_differently for each in errors),
+        "value(s) infinite or NaN, but not as the reference's": sum(error.not_finite_differently for error in errors),
     }
     not_finite = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    allclose = all(each.is_close for each in checked)
+    allclose = all(output.is_close for output in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
-    shown = [each for each in checked if each.errors.values and not each.errors.is_whole] or checked
-    judged = [each for each in shown if each.is_wrong or not each.is_unheld]
+    shown = [output for output in checked if output.errors.values and not output.errors.is_whole] or checked
+    judged = [output for output in shown if output.is_wrong or not output.is_unheld]
     passed = not not_finite and not wrong
-    is_compared = any(each.values for each in errors) or not passed
+    is_compared = any(error.values for error in errors) or not passed
     unchecked, others_compared = "" if is_compared else _why_nothing(reference), False
-    lost = [each for each in judged if each.is_lost] if passed and not training_outputs else []
+    lost = [output for output in judged if output.is_lost] if passed and not training_outputs else []
     if is_compared and lost:
         unchecked, others_compared = _why_lost(lost), len(lost) < len(judged)
-        judged = [each for each in judged if not each.is_lost] or judged
-    elif is_compared and passed and (parts := [each for each in judged if each.lost_part]):
+        judged = [output for output in judged if not output.is_lost] or judged
+    elif is_compared and passed and (parts := [output for output in judged if output.lost_part]):
         unchecked, others_compared = f"in {parts[0].errors.label}, {parts[0].lost_part}", True
     if unchecked:
         rule = f"{'not all' if others_compared else 'not'} compared: {unchecked}"
@@ -128,7 +128,7 @@ def check(
         rule = f"at most {precision.max_times_eager_rmse:g}x eager's error"
         if allclose:  # of one that is rounding beside larger values only, its own share is told
             rule = max(shown, key=lambda each: each.worst_part).why_close
-        choosing = [each.of_indices for each in errors if each.of_indices and each.values]
+        choosing = [error.of_indices for error in errors if error.of_indices and error.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
         rule += "".join(f"; {counted(count, 'value')} of {label} on another step" for label, count in on_edge.items())
     elif not_finite:
@@ -139,23 +139,23 @@ def check(
         over = f" ({spell_times(worst.excess)} times the limit)" if math.isfinite(worst.excess) else ""
         rule = f"{worst.reason}; {where}{over}"
     return Accuracy(
-        rmse=_worst([each.errors.rmse for each in shown]) if is_compared else math.nan,
-        relative_rmse=max(each.relative_rmse for each in judged) if is_compared else math.nan,
-        max_abs_error=max(each.errors.max_abs_error for each in shown) if is_compared else math.nan,
-        eager_rmse=_worst([each.eager_rmse for each in shown]),
-        eager_relative_rmse=max(each.eager_relative_rmse for each in judged) if is_compared else None,
+        rmse=_worst([output.errors.rmse for output in shown]) if is_compared else math.nan,
+        relative_rmse=max(output.relative_rmse for output in judged) if is_compared else math.nan,
+        max_abs_error=max(output.errors.max_abs_error for output in shown) if is_compared else math.nan,
+        eager_rmse=_worst([output.eager_rmse for output in shown]),
+        eager_relative_rmse=max(output.eager_relative_rmse for output in judged) if is_compared else None,
         allclose=allclose,
         rtol=shown[0].rtol,
-        atol=max(each.tolerance for each in shown),
+        atol=max(output.tolerance for output in shown),
         passed=passed,
         rule=rule,
-        not_finite=sum(int((~torch.isfinite(each)).sum()) for outputs in reference.outputs for each in outputs),
-        times_limit=max((each.excess for each in wrong), default=None),
+        not_finite=sum(int((~torch.isfinite(output)).sum()) for outputs in reference.outputs for output in outputs),
+        times_limit=max((output.excess for output in wrong), default=None),
         is_only_inexact=bool(wrong) and not not_finite,
         unchecked=unchecked,
         others_compared=others_compared,
-        changes=sum(each.kind == "change" for each in training_outputs),
-        changes_unheld=sum(each.is_unheld for each in checked),
+        changes=sum(training_output.kind == "change" for training_output in training_outputs),
+        changes_unheld=sum(output.is_unheld for output in checked),
         other_widths=list(other.widths),
         reference_kept_at=reference.kept_at,
     )

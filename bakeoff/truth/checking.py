@@ -281,7 +281,7 @@ class Checker:
         if not (right.passed and is_plain) or right.unchecked or len(self._sets) < 2:
             return right
         inputs, other = self._sets[:2]
-        if [form_of(each) for each in inputs.tensors()] != [form_of(each) for each in other.tensors()]:
+        if [form_of(tensor) for tensor in inputs.tensors()] != [form_of(tensor) for tensor in other.tensors()]:
             return right
         kept = copied(inputs)
         try:
@@ -448,7 +448,7 @@ class Checker:
         if own is not None and any(access.kind is AccessKind.ATTRIBUTE for access in expected):
             of_eager = self._accesses_of(lambda inputs: call(own, self._calls.given(inputs)), [own]).accesses
             # a model may keep nothing of inputs that come again
-            expected = tuple(each for each in expected if each.kind is not AccessKind.ATTRIBUTE or each in of_eager)
+            expected = tuple(read for read in expected if read.kind is not AccessKind.ATTRIBUTE or read in of_eager)
         watch = self._accesses_of(self._call, [*([own] if own is not None else []), *modules_in(self._compiled)])
         not_held = [] if watch.ran_users_code else held_outside  # which only the model's own code does
         return [
@@ -579,7 +579,7 @@ class WithFreshInputs(Wrapped):
 
     def __init__(self, compiled: Compiled, sets: Sequence[Inputs]) -> None:
         super().__init__(compiled)
-        self._given = {id(each): (each, copied(each)) for each in sets}
+        self._given = {id(own): (own, copied(own)) for own in sets}
 
     def bind(self, inputs: Inputs) -> None:
         known = self._given.get(id(inputs))

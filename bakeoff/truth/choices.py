@@ -34,7 +34,7 @@ class Choice:
         indices = indices.to(self.source.device, torch.int64)
         if indices.numel() and not bool(((indices >= 0) & (indices < length)).all()):
             return None
-        places, expected = (self.rows * length + each.to(self.rows.device) for each in (indices, reference))
+        places, expected = (self.rows * length + chosen.to(self.rows.device) for chosen in (indices, reference))
         # The reference's are distinct in each row if the model's operator is one that gives such indices.
         if len(torch.unique(places)) < len(torch.unique(expected)) == expected.numel():
             return None

@@ -114,7 +114,7 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
         given = list(_tensors_in((args, kwargs)))
         weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
         self._way.update(f"{name} {weights}\n".encode())
-        shapes = [tuple(each.shape) for each in given if each.layout is torch.strided and not each.is_nested]
+        shapes = [tuple(tensor.shape) for tensor in given if tensor.layout is torch.strided and not tensor.is_nested]
         # A model may have read these from a file.
         constants = [str(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_constant(leaf)]
         self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
@@ -279,7 +279,7 @@ def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs],
     try:
         found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
         # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
-        taken = (each for each in _with_compared(watch, sets) if _answers_with_numbers(module, each, calls))
+        taken = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
         return Deciding(found.decisions, (*found.probes, *islice(taken, 1)))
     except Exception:  # what was changed in the search may be anything to a model
         traceback.print_exc()
@@ -290,14 +290,14 @@ def _with_compared(watch: ReadingWatch, sets: Sequence[Inputs]) -> Iterator[Inpu
     """Yield the first inputs with all numbers that they are compared with and that no set holds, then with each."""
     missing = []
     for place, number in watch.compared:
-        if place < len(sets[0].tensors()) and all(len(each.tensors()) == len(sets[0].tensors()) for each in sets):
-            given = [each.tensors()[place] for each in sets]
+        if place < len(sets[0].tensors()) and all(len(inputs.tensors()) == len(sets[0].tensors()) for inputs in sets):
+            given = [inputs.tensors()[place] for inputs in sets]
             info = torch.iinfo(given[0].dtype)
             # An index outside of a table's range ends a GPU's process.
             is_safe = not given[0].is_cuda or 0 <= number <= int(given[0].max())
-            if info.min <= number <= info.max and is_safe and not any(bool((each == number).any()) for each in given):
+            if info.min <= number <= info.max and is_safe and not any(bool((seen == number).any()) for seen in given):
                 missing.append((place, number))
-    for numbers in (missing, *([each] for each in missing)) if missing else ():
+    for numbers in (missing, *([number] for number in missing)) if missing else ():
         inputs = copied(sets[0])
         for end, (place, number) in enumerate(numbers):
             tensor = input_sets.own_values(inputs.tensors()[place])
@@ -323,7 +323,10 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
             values.append(watched.values)
             probes.append(changed)
     both = {
-        line for each in values for line in each if any(line in other and other[line] != each[line] for other in values)
+        line
+        for value in values
+        for line in value
+        if any(line in other and other[line] != value[line] for other in values)
     }
     has_other = len(known) > 1 or bool(probes)
     decisions = tuple(
@@ -336,7 +339,7 @@ def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], ca
 def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
     """Return True if a line reads what it has not read yet, where all calls before have read the same."""
     return any(
-        read != values[0][line] and all(each.get(line) == values[0][line] for each in values)
+        read != values[0][line] and all(value.get(line) == values[0][line] for value in values)
         for line, read in read_values.items()
         if values and line in values[0]
     )

@@ -59,13 +59,13 @@ def difference(ours: Draws, eagers: Draws, precision: Precision) -> str:
     for label, theirs in eagers.items():
         if label not in ours or ours[label].shape != theirs.shape:
             return f"{label} is not finite, or of another size, in some calls"
-        if told := _difference(ours[label], theirs, precision):
-            return f"{label} {told}, over {len(theirs)} calls of each"
+        if found := _difference(ours[label], theirs, precision):
+            return f"{label} {found}, over {len(theirs)} calls of each"
     return ""
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, precision: Precision) -> str:
-    is_whole = all(bool((each == each.round()).all()) for each in (ours, theirs))
+    is_whole = all(bool((draws == draws.round()).all()) for draws in (ours, theirs))
     size = float(theirs.square().mean().sqrt())
     rounding = 0.0 if is_whole else STILL * rounding_limits.rounding_floor(precision, size)
     spread = theirs.std(0)

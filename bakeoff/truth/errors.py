@@ -65,7 +65,7 @@ class SliceSums:
                 continue
             kept = leading if dimension < half else trailing
             place = dimension if dimension < half else dimension - half
-            others = [each for each in range(kept.dim()) if each != place]
+            others = [axis for axis in range(kept.dim()) if axis != place]
             sums = kept.sum(others) if others else kept
             counts = torch.full_like(sums, sets * squares.numel() / length)
             for known, new in ((self._sums, sums), (self._counts, counts)):
@@ -106,7 +106,7 @@ class OutputErrors:
         pairs = [(as_pairs(ours).detach(), as_pairs(reference).detach()) for ours, reference in pairs]
         kinds = {(ours.shape, ours.dtype, reference.dtype) for ours, reference in pairs}
         if not self.is_whole and len(kinds) == 1 and 0 < sum(ours.numel() for ours, _ in pairs) <= PIECE_ELEMENTS:
-            ours, reference = (torch.stack(each) for each in zip(*pairs, strict=True))
+            ours, reference = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
             self.slices.add(self._add_piece(ours, reference).sum(0), len(pairs))
             return
         for ours, reference in pairs:
@@ -348,8 +348,8 @@ def decided_by_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], prec
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
             is_choice = labels(theirs)[place] in chosen and one.shape == other.shape
             # Rounding to 8 or 4 bits may change every value, but no shape.
-            if not is_choice and (told := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
-                return f"output {place} {told} in {precision} and in float64"
+            if not is_choice and (difference := _of_other_kind(one, other, only_shapes=precision.is_quantised)):
+                return f"output {place} {difference} in {precision} and in float64"
         if len(ours) != len(theirs):
             return f"{counted(len(ours), 'output')} in {precision}, and {len(theirs)} in float64"
     return ""

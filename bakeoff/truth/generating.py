@@ -124,7 +124,7 @@ def compare(ours: Greedy, eager: Greedy, first: Greedy | None = None) -> Generat
         sequences=len(eager.tokens),
         agreed=agreed,
         margin=margin,
-        usual_margin=statistics.median(each for margins in eager.margins for each in margins),
+        usual_margin=statistics.median(margin for margins in eager.margins for margin in margins),
         first=first.precision if first else None,
         agreed_with_first=compare(ours, first).agreed if first else None,
     )

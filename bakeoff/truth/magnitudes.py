@@ -106,7 +106,7 @@ class EagerOctaves(NamedTuple):
         if not ends:
             return None
         if count:  # the smallest ones count with those before them, unless they lie far below
-            following = max(each for each in exponents if each < ends[-1])
+            following = max(exponent for exponent in exponents if exponent < ends[-1])
             if count >= MIN_APART_VALUES and following < ends[-1] - APART_OCTAVES:
                 ends.append(exponents[-1])
             else:
@@ -124,7 +124,7 @@ class EagerOctaves(NamedTuple):
         ours, eager, sizes = (summed(sums).div(counts).sqrt() for sums in squared)
         typical_ours = summed(logs).div(summed(compared)).exp2().nan_to_num(0.0)
         typical_eager = summed(self.eager_logs).div(counts).exp2()
-        largest = [max(each for each in exponents if each < start) for start in starts]
+        largest = [max(exponent for exponent in exponents if exponent < start) for start in starts]
         return Groups(counts, ours, eager, sizes, typical_ours, typical_eager, tuple(zip(ends, largest, strict=True)))
 
 

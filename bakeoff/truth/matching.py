@@ -97,12 +97,12 @@ def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
     structures = [structure for outputs in reference if (structure := _structure(outputs)) is not None]
     if not structures or len(structures) < len(reference):
         return set()
-    values = [dict(zip(each.places, each, strict=True)) for each in structures]
+    values = [dict(zip(structure.places, structure, strict=True)) for structure in structures]
     first = values[0]
     return {
         place
         for place in structures[0].numbers
-        if all(place in each and torch.equal(each[place], first[place]) for each in values)
+        if all(place in value and torch.equal(value[place], first[place]) for value in values)
     }
 
 
@@ -167,7 +167,7 @@ def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs
     structure = _structure(ours)
     if structure is not None and set(structure.places) == set(expected.places):
         for place in sorted({*expected.constants, *structure.constants}):
-            wanted, got = (each.constants.get(place, "missing") for each in (expected, structure))
+            wanted, got = (answer.constants.get(place, "missing") for answer in (expected, structure))
             if wanted != got:
                 return f"output{place} is {got}, and the model's is {wanted}"
         return ""

@@ -188,7 +188,7 @@ class _Variable(NamedTuple):
 def _variables(module: nn.Module) -> dict[str, _Variable]:
     found: dict[str, _Variable] = {}
     for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
-        methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+        methods = [member for member in vars(kind).values() if isinstance(member, FunctionType)]
         if not any(is_users_file(method.__code__.co_filename) for method in methods):
             continue
         for name, value in vars(kind).items():
@@ -239,7 +239,7 @@ def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
     """Yield the hooks and the functions in attributes of a module's parts, whose closures may hold state."""
     for part in module.modules():
         held = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *vars(part).values())
-        yield from (each for each in held if isinstance(each, FunctionType))
+        yield from (member for member in held if isinstance(member, FunctionType))
 
 
 def _is_data(value: Any, module: str) -> bool:

@@ -20,7 +20,7 @@ def without_hidden(
         for value in (0, 1):
             hidden = [mask == value for mask in masks]
             pairs = list(zip(answers, reference, hidden, strict=True))
-            if any(each.any() for each in hidden) and all(len(ours) == len(exact) for ours, exact, _ in pairs):
+            if any(mask.any() for mask in hidden) and all(len(ours) == len(exact) for ours, exact, _ in pairs):
                 yield f"{name} is {value}", [_with_reference(*pair) for pair in pairs]
 
 
@@ -35,10 +35,10 @@ def _masks_of(sets: Sequence[Inputs]) -> dict[str, list[torch.Tensor]]:
 
 
 def _are_masks(tensors: Sequence[torch.Tensor]) -> bool:
-    if any(each.dim() != 2 or each.layout is not torch.strided or each.is_complex() for each in tensors):
+    if any(tensor.dim() != 2 or tensor.layout is not torch.strided or tensor.is_complex() for tensor in tensors):
         return False
-    zeros, ones = (sum(int((each == value).sum()) for each in tensors) for value in (0, 1))
-    return zeros > 0 < ones and zeros + ones == sum(each.numel() for each in tensors)
+    zeros, ones = (sum(int((tensor == value).sum()) for tensor in tensors) for value in (0, 1))
+    return zeros > 0 < ones and zeros + ones == sum(tensor.numel() for tensor in tensors)
 
 
 def _with_reference(ours: Outputs, exact: Outputs, hidden: torch.Tensor) -> Outputs:

@@ -64,7 +64,7 @@ class Reference:
         return replace(
             self,
             outputs=tuple(map(_on_host, self.outputs)),
-            others=tuple(each._on_host() for each in self.others),
+            others=tuple(other._on_host() for other in self.others),
             witnesses=tuple(tuple(map(_on_host, run)) for run in self.witnesses),
             without_fast_path=self.without_fast_path._on_host() if self.without_fast_path else None,
         )

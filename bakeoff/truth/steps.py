@@ -51,7 +51,7 @@ def without_flips(
         if not step or not all(ours is not None and is_plain(ours) and is_plain(exact) for ours, exact in pairs):
             continue
         flips = [_flips(ours, exact, step) for ours, exact in pairs if ours is not None]
-        count = sum(int(each.sum()) for each in flips)
+        count = sum(int(flip.sum()) for flip in flips)
         # Evenly spread values cross an edge with a chance of error per step. If more are off, all stay as they are.
         expected = values.numel() * min(error_of(float(values.square().mean().sqrt())) / step, MAX_FLIPPED_SHARE)
         if not 0 < count <= min(int(expected + CHANCE * math.sqrt(expected)), MAX_FLIPPED_SHARE * values.numel()):
@@ -107,16 +107,16 @@ class _OtherValues(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], rounding: float) -> _OtherValues:
-        values = [[as_pairs(each).detach().cpu().double().nan_to_num() for each in pair] for pair in pairs]
+        values = [[as_pairs(tensor).detach().cpu().double().nan_to_num() for tensor in pair] for pair in pairs]
         share = 0.0 if is_whole(pairs[0][1]) else OTHER_ROUNDINGS * rounding
         places = [
             ((ours - exact).abs() > share * (exact.abs() + root_mean_square(exact))) & as_pairs(own).cpu().isfinite()
             for (own, _), (ours, exact) in zip(pairs, values, strict=True)
         ]
-        ours, theirs = (torch.cat([each.flatten() for each in one]) for one in zip(*values, strict=True))
+        ours, theirs = (torch.cat([tensor.flatten() for tensor in one]) for one in zip(*values, strict=True))
         return cls(
             places,
-            sum(int(each.sum()) for each in places),
+            sum(int(place.sum()) for place in places),
             float((ours - theirs).norm()),
             float((ours.abs().sort().values - theirs.abs().sort().values).norm()),
             OTHER_ROUNDINGS * rounding * float(theirs.norm()),
@@ -142,7 +142,7 @@ def without_jumps(
     found = list(map(list, answers))
     counts = dict[str, int]()
     # an input set may have fewer outputs than another one
-    if any(list(map(len, each)) != [len(reference[0])] * len(reference) for each in (reference, answers, *witnesses)):
+    if any(list(map(len, run)) != [len(reference[0])] * len(reference) for run in (reference, answers, *witnesses)):
         return list(answers), counts
 
     def values_at(place: int, of: Sequence[Outputs], roundings: int = 1) -> _OtherValues | None:
@@ -157,15 +157,15 @@ def without_jumps(
     for place, label in enumerate(labels(reference[0])):
         ours = values_at(place, answers)
         theirs = [
-            values_at(place, each, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
-            for number, each in enumerate(witnesses)
+            values_at(place, run, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
+            for number, run in enumerate(witnesses)
         ]
-        known = [each for each in theirs if each is not None]
+        known = [their for their in theirs if their is not None]
         if ours:
             is_explained = ours.number > 0 and bool(known) and ours.is_as_of(known)
         else:
             is_explained = (
-                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, each) for each in witnesses)
+                0 < more_at(place, answers) <= TIMES_WITNESSES * max(more_at(place, witness) for witness in witnesses)
             )
         # The witnesses differ less in this output than the answers do.
         if not is_explained:

@@ -286,7 +286,7 @@ def keeps_memory(call: Callable[[], object], allocated_bytes: Callable[[], int])
 
 
 def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
-    """Return True if each of two calls leaves tensors of its own behind, and not one tensor that each call fills."""
+    """Return True if each of two calls leaves tensors of its own behind. One that each call fills does not grow."""
     watches = []
     for _ in range(2):
         given = calls.given(inputs)
@@ -369,7 +369,7 @@ def inputs_without_effect(
     if len(of_each_shape(sets)) > 1:
         return ()
     ends_s, names = time.monotonic() + AUDIT_S, list[str]()
-    named, used = [named_inputs(each) for each in sets], set[Any]()
+    named, used = [named_inputs(inputs) for inputs in sets], set[Any]()
 
     def note(_func: object, args: Any, kwargs: Any, _found: object) -> None:
         used.update(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
@@ -390,7 +390,7 @@ def inputs_without_effect(
         ways = [
             (inputs, answer, own[name], other)
             for inputs, own, answer in zip(sets, named, answers, strict=True)
-            for other in islice((each[name] for each in named if not is_equal(each[name], own[name])), 1)
+            for other in islice((tensors[name] for tensors in named if not is_equal(tensors[name], own[name])), 1)
         ]
         if ways and not any(_moves(module, calls, *way) or time.monotonic() > ends_s for way in ways):
             names.append(name)

@@ -267,7 +267,7 @@ def described_variables() -> Iterable[str]:
                 continue
             if isinstance(value, type):
                 if value.__module__ == module.__name__:
-                    attributes = {key: each for key, each in vars(value).items() if _is_setting(key, each)}
+                    attributes = {key: part for key, part in vars(value).items() if _is_setting(key, part)}
                     yield f"{name} {described(attributes)}\n"
             else:
                 yield f"{name} {described(value)}\n"
@@ -301,20 +301,20 @@ def described(value: Any, depth: int = DEPTH) -> str:
         return kind
 
     def inside(*values: Any) -> str:
-        return f"{kind}({', '.join(described(each, depth - 1) for each in values)})"
+        return f"{kind}({', '.join(described(part, depth - 1) for part in values)})"
 
     if isinstance(value, Mapping):
-        items = [(key, each) for key, each in value.items() if not (isinstance(key, str) and key in VARYING)]
-        pairs = sorted((described(key, depth - 1), described(each, depth - 1)) for key, each in items)
+        items = [(key, part) for key, part in value.items() if not (isinstance(key, str) and key in VARYING)]
+        pairs = sorted((described(key, depth - 1), described(part, depth - 1)) for key, part in items)
         return f"{kind}({pairs})"
     if isinstance(value, tuple | list):
         return inside(*value)
     if isinstance(value, AbstractSet):
-        return f"{kind}({sorted(described(each, depth - 1) for each in value)})"
+        return f"{kind}({sorted(described(part, depth - 1) for part in value)})"
     if isinstance(value, types.FunctionType):
-        cells = [each for cell in value.__closure__ or () for each in _held(cell)]
+        cells = [part for cell in value.__closure__ or () for part in _held(cell)]
         code = value.__code__
-        constants = [each for each in code.co_consts if isinstance(each, PLAIN)]
+        constants = [co_const for co_const in code.co_consts if isinstance(co_const, PLAIN)]
         return inside(code.co_qualname, code.co_code, constants, code.co_names, value.__defaults__, *cells)
     if isinstance(value, types.MethodType):
         return inside(value.__func__, value.__self__)

@@ -115,7 +115,7 @@ class RoundingNoise(OperatorWatch):
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
-        if any(each.alias_info is not None for each in (*func._schema.returns, *func._schema.arguments)):
+        if any(argument.alias_info is not None for argument in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not given:  # what is made of no tensor, such as zeros, is exact
@@ -195,7 +195,7 @@ def _with_other_ties(noise: RoundingNoise, func: Any, args: tuple[Any, ...], kwa
 def _with_other_signs(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
     """Turn the signs of eigenvectors, of singular vectors on both sides, or of Q and R."""
     turned = (0, 2) if len(found) == 3 else (0, 1) if func.overloadpacket is aten.linalg_qr else (1,)
-    return tuple(-each if noise.takes_last and place in turned else each for place, each in enumerate(found))
+    return tuple(-matrix if noise.takes_last and place in turned else matrix for place, matrix in enumerate(found))
 
 
 def _with_other_turns(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
@@ -308,7 +308,7 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         for weight in module.parameters():
             if is_rounded(weight):
                 weight.copy_(moved(weight))
-        return tuple(each.map(moved_input) for each in sets)
+        return tuple(inputs.map(moved_input) for inputs in sets)
 
 
 @contextlib.contextmanager

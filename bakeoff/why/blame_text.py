@@ -215,8 +215,8 @@ def blocks_of_kept(kept: KeptSet) -> list[Block]:
         for variant in kept.variants
     ]
     tried = [
-        [each.name, each.kind, error(each.alone), error(each.left), "yes" if each.is_kept else each.note or "no"]
-        for each in kept.tried
+        [trial.name, trial.kind, error(trial.alone), error(trial.left), "yes" if trial.is_kept else trial.note or "no"]
+        for trial in kept.tried
     ]
     alone = f"error of it alone in {kept.precision}"
     return [

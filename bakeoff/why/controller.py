@@ -55,8 +55,8 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
     with rest_named(report, path):
         record = script_parts.find_record(report, label) if label else best_of(report)
         other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
-        for each in filter(None, (record, other)):
-            refuse_with(each, "cannot be explained", why_not_profiled(each))
+        for asked in filter(None, (record, other)):
+            refuse_with(asked, "cannot be explained", why_not_profiled(asked))
     if other:
         mine, theirs = record.cell, other.cell
         if mine.model != theirs.model:
@@ -105,13 +105,13 @@ def best_of(report: Report) -> Record:
 def baseline_beside(report: Report, record: Record) -> Record | None:
     return next(
         (
-            each
-            for each in report.records
-            if each.cell.contest_id == record.cell.contest_id
-            and each.cell.precision is record.cell.precision
-            and each.cell.configuration == BASELINE
-            and each.latency
-            and each.cell.id != record.cell.id
+            other
+            for other in report.records
+            if other.cell.contest_id == record.cell.contest_id
+            and other.cell.precision is record.cell.precision
+            and other.cell.configuration == BASELINE
+            and other.latency
+            and other.cell.id != record.cell.id
         ),
         None,
     )

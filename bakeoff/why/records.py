@@ -137,9 +137,9 @@ class Blame(Frozen):
         what is inside of it, the part is returned."""
         named = [place.name for place in (self.place, *self.others) if place]
         apart = [
-            each.name
-            for each in self.trials
-            if each.excess > 1 and not any(each.name == other or is_below(other, each.name) for other in named)
+            trial.name
+            for trial in self.trials
+            if trial.excess > 1 and not any(trial.name == other or is_below(other, trial.name) for other in named)
         ]
         apart = [name for name in dict.fromkeys(apart) if not any(is_below(name, other) for other in named)]
         return [name for name in apart if not any(is_below(name, other) for other in apart)]

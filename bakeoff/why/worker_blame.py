@@ -364,10 +364,10 @@ def relative_errors(right: torch.Tensor, *outputs: torch.Tensor) -> tuple[float,
     usual = right.isfinite() & (right.abs() < of_model.MASK)
     size = root_mean_square(right[usual])
     return size, [
-        root_mean_square((each.to(right.device, torch.float64) - right)[usual]) / size
-        if size and each.shape == right.shape
+        root_mean_square((output.to(right.device, torch.float64) - right)[usual]) / size
+        if size and output.shape == right.shape
         else None
-        for each in outputs
+        for output in outputs
     ]
 
 

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from torch.utils import _pytree as pytree
 
 from bakeoff.backends.base import Compiled
+from bakeoff.backends.calling import plain_tensors
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import fit
@@ -263,14 +264,14 @@ class Keeping:
         calibration = self._worker.context(self._sets).calibration
         if kept == [""]:
             cell = self._worker.cell.model_copy(update={"precision": Precision.FP32})
-            with outside_inference_mode():
+            with plain_tensors():
                 model = copy.deepcopy(self._exact).float()
             with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
                 yield compiled
             return
         model, around = self._module, contextlib.ExitStack()
         if kept and not self._quantised:
-            with outside_inference_mode():  # the model as it is, which may run as it stands, is measured beside it
+            with plain_tensors():  # the model as it is, which may run as it stands, is measured beside it
                 model = copy.deepcopy(self._module)
             around.enter_context(in_float32(model, self._exact, kept, self._dtype))
         changes = {"kept_in_float32": tuple(kept)}
@@ -293,13 +294,6 @@ class Keeping:
 
 
 @contextlib.contextmanager
-def outside_inference_mode() -> Iterator[None]:
-    """Make tensors that torch.export takes, also while another build is alive in inference mode."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
-@contextlib.contextmanager
 def in_float32(
     module: torch.nn.Module, exact: torch.nn.Module, paths: Sequence[str], dtype: torch.dtype
 ) -> Iterator[None]:
@@ -317,7 +311,7 @@ def in_float32(
     with contextlib.ExitStack() as undo:
         for path in paths:
             kept, own = module.get_submodule(path), exact.get_submodule(path)
-            with outside_inference_mode():
+            with plain_tensors():
                 for name, child in kept.named_modules():
                     widen(child, own.get_submodule(name), undo)
             undo.callback(kept.register_forward_pre_hook(cast_inputs, with_kwargs=True).remove)

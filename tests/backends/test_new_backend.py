@@ -25,6 +25,7 @@ from bakeoff.records.schema import Report, Status
 from bakeoff.reports import csv_files
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.run_report import to_page
+from bakeoff.reports.terminal import print_blocks
 from bakeoff.shipping import export
 from bakeoff.why import failing_script
 from tests.support.distributions import distribute
@@ -167,7 +168,7 @@ def test_the_tables_and_the_csv_name_it(report: Report) -> None:
     modes = {row["mode"] for row in rows if row["backend"] == "tracing"}
     assert modes == {"default", "thawed"}, "the order is by rank, and this run was measured"
     shown = io.StringIO()
-    Console(file=shown, width=200).print(listing.backends_table(listing.answer({}).backends))
+    print_blocks(listing.blocks_of(listing.answer({})), Console(file=shown, width=200))
     for said in ("torch.jit.trace by somebody else", "default, thawed", "it is only a test"):
         assert said in shown.getvalue()
 

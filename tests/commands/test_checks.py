@@ -16,7 +16,7 @@ from bakeoff.backends.inductor import Inductor
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.commands import checks, max_batch, selfcheck
 from bakeoff.commands.checks import Check, ChecksAnswer, finding_of
-from bakeoff.commands.listing import answer, backends_table, models_table
+from bakeoff.commands.listing import answer, blocks_of
 from bakeoff.commands.max_batch import BatchSearch, BatchTried, MaxBatchAnswer, search
 from bakeoff.commands.preview import Preview, preview, preview_of
 from bakeoff.commands.run import _reserved_for_starts_s, with_files
@@ -28,11 +28,12 @@ from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
+from bakeoff.planning.values import Duration
 from bakeoff.records.conditions import Conditions
-from bakeoff.records.duration import Duration
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Interval, Memory, Ratio, Record, Report, Status
 from bakeoff.records.store import FirstBuild, Store
+from bakeoff.reports import terminal
 from bakeoff.reports.blocks import Items, Section
 from bakeoff.reports.tables import Table
 from tests.conftest import CommandLine
@@ -297,7 +298,7 @@ def test_starts_are_part_of_the_plan_and_take_half_of_a_budget_at_most(tmp_path:
 def shown(width: int, asked: dict[tuple[str, str], str] | None = None) -> str:
     console = Console(width=width, record=True, file=StringIO(), markup=False, emoji=False)
     listed = answer(asked or {})
-    console.print(backends_table(listed.backends), models_table(listed.models), highlight=False)
+    terminal.print_blocks(blocks_of(listed), console)
     return console.export_text()
 
 

@@ -17,7 +17,6 @@ from scripted_backends import Null
 from bakeoff import backends
 from bakeoff.commands import run as runs
 from bakeoff.judging.doubts_of_cells import PartlyElsewhere
-from bakeoff.judging.doubts_of_winner import Unpaired
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring import session
@@ -142,14 +141,6 @@ def test_two_copies_of_one_backend_tie(endings: Report) -> None:
     assert sorted(contest.fastest.tied) == ["null", "null/again"]
 
 
-@pytest.mark.slow
-def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "null", "null/double", schedule="sequential")
-    groups = [{burst.group for burst in record.bursts} for record in report.records]
-    assert groups[0].isdisjoint(groups[1])
-    assert Unpaired() in contests_of(report)[0].doubts
-
-
 # --- ahead of time: built in one process, and measured in another one that never saw the model
 
 
@@ -191,10 +182,6 @@ def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Pat
     assert records["null-packaged"].settings["built_by"] != records["null-packaged"].settings["loaded_by"]
     assert records["null/crash-in-load"].signal == 11
     assert any("spawned as fresh interpreters" in note for note in report.notes)
-
-
-def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Report) -> None:
-    assert any("null.oom ran out of memory beside others and was tried again alone" in note for note in endings.notes)
 
 
 def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path: Path) -> None:
@@ -359,26 +346,6 @@ def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, 
     lost.unlink()
     report, _ = runs.resume(folder, Silent())
     assert by_label(report)["null/partial"].status is Status.FALLBACK
-
-
-@pytest.mark.slow
-def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_path: Path) -> None:
-    file = tmp_path / "shy.py"
-    file.write_text(
-        "import torch\n"
-        "from torch.utils._python_dispatch import _get_current_dispatch_mode\n"
-        "class Shy(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        if _get_current_dispatch_mode() is not None:\n"
-        "            raise RuntimeError('not while you watch')\n"
-        "        return x + 1\n"
-        "def factory(batch: int = 1):\n"
-        "    return Shy(), torch.randn(batch, 3)\n"
-    )
-    report = measuring.measure(tmp_path / "run", "null", models=[f"{file}:factory"])
-    assert report.records[0].status is Status.OK
-    assert report.records[0].roofline is None
-    assert any("counting its work failed: RuntimeError: not while you watch" in note for note in report.notes)
 
 
 def test_servers_import_only_where_every_model_imports_something() -> None:

@@ -17,11 +17,12 @@ from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Link, Weig
 from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
 from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
-from bakeoff.doctor.terminal import print_diagnosis
+from bakeoff.doctor.diagnosis_text import blocks_of
 from bakeoff.measuring.controller import launcher
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
+from bakeoff.reports import terminal
 from tests.support.cells import cell_of
 from tests.support.checkout import ROOT
 from tests.support.golden import same_as_golden
@@ -251,7 +252,7 @@ def shown(
     found = Diagnosis(
         created_at="now", facts=FACTS, trials=trials, findings=findings, environments=list(environments), broken=broken
     )
-    print_diagnosis(found, Console(file=file, width=160))
+    terminal.print_blocks(blocks_of(found), Console(file=file, width=160))
     return file.getvalue()
 
 

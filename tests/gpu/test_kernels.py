@@ -421,6 +421,7 @@ def test_parts_of_a_diffusers_pipeline_in_fp16_are_compared_and_put_in_place(
     assert isinstance(found, PipelineResult)
     assert list(found.parts) == PARTS
     assert {each.report.records[0].cell.precision for each in found.parts.values()} == {"fp16"}
+    assert found.report.records, found.report.notes
     assert found.report.records[0].cell.device.is_cuda
     assert all(each.answer.contests[0].latency_ms for each in found.parts.values())
     if found.report.records[-1].cell.label == "with the winners":

@@ -479,6 +479,9 @@ def under_load() -> dict[str, list[Record]]:
         "slow stages in one process": [
             staged(once(0.0036, "onnx"), before=2.11), staged(once(0.0155, "eager"), before=2.11)
         ],
+        "a model that is a fifth of a request, in one process": [
+            staged(once(5.0, "onnx"), before=20.0), staged(once(5.2, "eager"), before=20.0)
+        ],
         "stages in one process": [staged(once(0.1, "onnx"), before=2.11), staged(once(0.18, "eager"), before=2.11)],
         "generations": [*both(100.0, 10.0, "eager"), *both(150.0, 2.0, "onnx", build_s=3.0)],
         "generations with a wrong step": [

@@ -12,7 +12,6 @@ import pytest
 import torch
 from pydantic import JsonValue
 
-from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts_of_cells import ThroughputContradicted, TwoSpeeds
 from bakeoff.measuring import isolation
@@ -27,9 +26,7 @@ from bakeoff.records.doubts import (
     Dropped,
     Growing,
     InputsNotWritten,
-    ProcessLost,
     Recalled,
-    Recompiled,
     Unchecked,
     WithoutEffect,
 )
@@ -37,66 +34,15 @@ from bakeoff.records.errors import Unsupported, os_reason
 from bakeoff.records.failure import DISK_FULL, Failure
 from bakeoff.records.schema import Cell, Extent, Placement, Record, Status
 from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
-from bakeoff.reports.headline import certainty
 from tests.reports.samples import accuracy
-from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, ready_with, run_contest
-
-
-def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"null-packaged": Script()}, plan_of(3))
-    record = run.records["null-packaged"]
-    assert [(process.index, process.warm, process.calls) for process in record.processes] == [
-        (0, False, 12),
-        (1, True, 12),
-        (2, True, 12),
-    ]
-    assert [[phase.name for phase in process.phases] for process in record.processes] == [
-        ["compile", "load"],
-        ["load"],
-        ["load"],
-    ]
-    assert record.phases == record.processes[0].phases
-    assert record.latency is not None and record.latency.processes == 3
-    assert record.settings == {"start_method": "scripted", "threads": 2}
+from tests.support.scripted import Script, plan_of, ready_with, run_contest
 
 
 def test_several_builds_take_turns_and_each_begins_with_empty_caches(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {"null-packaged": Script()}, replace(plan_of(5), builds=2))
-    processes = run.records["null-packaged"].processes
-    assert [(process.build, process.warm) for process in processes] == [
-        (0, False),
-        (1, False),
-        (0, True),
-        (1, True),
-        (0, True),
-    ]
-    assert [[phase.name for phase in process.phases] for process in processes[:3]] == [
-        ["compile", "load"],
-        ["compile", "load"],
-        ["load"],
-    ]
     folders = run.folders["null-packaged"]
     assert folders[0] != folders[2], "packaging and measuring the second build share another folder"
     assert [folders.index(folder) for folder in folders] == [0, 0, 2, 2, 0, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("number", "stage", "reason"),
-    [
-        (0, "start", "rmse is 7"),
-        (0, "finish", "right at first, wrong after measuring: rmse is 7"),
-        (1, "start", "wrong in its process 2: rmse is 7"),
-        (1, "finish", "wrong in its process 2: rmse is 7"),
-    ],
-)
-def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
-    tmp_path: Path, number: int, stage: str, reason: str
-) -> None:
-    run = run_contest(tmp_path, {"null": Script(answers={(number, stage): WRONG})}, plan_of(3))
-    record = run.records["null"]
-    assert (record.status, record.reason) == (Status.INCORRECT, reason)
-    assert len(record.processes) == number + 1
-    assert record.latency is not None
 
 
 @pytest.mark.parametrize(
@@ -131,47 +77,6 @@ def test_a_single_process_with_a_far_higher_throughput_has_two_speeds(
     assert all(doubt.cells == ("null",) for doubt in doubts)
 
 
-@pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])
-def test_a_cell_that_gets_one_process_of_several_has_no_energy(
-    tmp_path: Path, processes: int, has_energy: list[bool]
-) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(1, "start"): HANG})}
-    run = run_contest(tmp_path, scripts, plan_of(processes))
-    assert [record.energy is not None for record in run.records.values()] == has_energy
-
-
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("asked_for", [False, True])
-def test_a_cell_that_is_far_from_the_best_has_energy_and_a_trace_only_if_energy_was_asked_for(
-    tmp_path: Path, asked_for: bool, processes: int
-) -> None:
-    scripts = {"eager": Script(level_ms=1.1), "null": Script(), "null/double": Script(level_ms=1.3)}
-    plan = replace(plan_of(processes), races=False, energy_of_all=asked_for)
-    run = run_contest(tmp_path, scripts, plan, device=Device("cuda"))
-    assert {len(record.processes) for record in run.records.values()} == {processes}
-    for name in ("energy", "kernel_times"):
-        found = {label: getattr(record, name) is not None for label, record in run.records.items()}
-        assert found == {"eager": True, "null": True, "null/double": asked_for}
-    assert all(record.throughput for record in run.records.values())
-
-
-@pytest.mark.parametrize(
-    ("device", "limits", "is_measured"),
-    [
-        ("cpu", {}, True),
-        ("cpu", {"budget_s": 60.0}, False),
-        ("cpu", {"time_limit_s": 60.0}, False),
-        ("cuda", {}, False),
-    ],
-)
-def test_the_memory_without_torch_is_measured_on_a_cpu_where_there_is_time(
-    tmp_path: Path, device: str, limits: dict[str, Any], is_measured: bool
-) -> None:
-    run = run_contest(tmp_path, {"null": Script()}, plan_of(2), device=Device(device), **limits)
-    (record,) = run.records.values()
-    assert record.memory is not None and (record.memory.engine_resident_bytes is not None) is is_measured
-
-
 def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Path) -> None:
     def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
         return [("null", "eager")] if len(records[0].processes) < 5 else []
@@ -182,112 +87,6 @@ def test_energy_is_for_the_last_process_of_what_may_be_chosen_then(tmp_path: Pat
     assert {epoch for epoch, what, _ in run.steps if what == "measures"} == {0, 4}, "further processes only check"
     energies = {label: record.energy is not None for label, record in run.records.items()}
     assert energies["null"] and not energies["null/double"], "five processes show that it is slower"
-
-
-def test_what_answers_wrongly_is_not_what_others_are_near_to(tmp_path: Path) -> None:
-    wrong = Script(level_ms=0.1, answers={(0, "start"): WRONG})
-    records = run_contest(tmp_path, {"eager": Script(), "null": Script(level_ms=1.1), "null/wrong": wrong}).records
-    found = {label: record.energy is not None for label, record in records.items()}
-    assert found == {"eager": True, "null": True, "null/wrong": False}
-
-
-def test_last_checks_of_a_gpus_cells_go_on_together_and_what_is_measured_goes_alone(tmp_path: Path) -> None:
-    levels = {"eager": 1.0, "null": 1.1, "null/double": 2.0, "null/slow": 3.0, "null/again": 4.0}
-    scripts = {label: Script(level_ms=level) for label, level in levels.items()}
-    run = run_contest(tmp_path, scripts, plan_of(3), device=Device("cuda"), cores=16)
-    assert {len(record.processes) for record in run.records.values()} == {3}
-    assert run.most("finishes", "finished") == {0: 5, 1: 5, 2: 3}, "all, all, and those without a trace"
-    on_cpu = run_contest(tmp_path / "cpu", scripts, plan_of(3), cores=16)
-    assert on_cpu.most("finishes", "finished") == {0: 1, 1: 1, 2: 1}, "each check takes all cores"
-    steps_on_cpu = [(epoch, what) for epoch, what, _ in on_cpu.steps]
-    begins = steps_on_cpu.index((1, "launched"))
-    assert (0, "ended") in steps_on_cpu[:begins] and (0, "ended") not in steps_on_cpu[begins:], (
-        "all are gone before the next epoch"
-    )
-    for each in (run, on_cpu):
-        assert each.most("measures", "furthermeasured") == {0: 1, 1: 0, 2: 1}
-        for epoch in (0, 2):
-            steps = [what for number, what, _ in each.steps if number == epoch]
-            last_measured = max(place for place, what in enumerate(steps) if what == "furthermeasured")
-            assert last_measured < min(map(steps.index, ("finishes", "ended"))), "nothing else goes on beside it"
-
-
-@pytest.mark.parametrize("is_required", [False, True])
-def test_a_cell_that_nobody_may_choose_has_several_blocks_of_throughput_only_if_it_is_required(
-    tmp_path: Path, is_required: bool
-) -> None:
-    scripts = {
-        "eager": Script(level_ms=1.1),
-        "null": Script(),
-        "null/double": Script(level_ms=1.3, calls_per_s={0: 50.0}),
-    }
-    plan = replace(plan_of(3), races=False, throughput_of_all=is_required)
-    records = run_contest(tmp_path, scripts, plan).records
-    blocks = {label: record.throughput.blocks for label, record in records.items() if record.throughput}
-    assert blocks == {"eager": 3, "null": 3, "null/double": 3 if is_required else 1}
-    slowest = records["null/double"].throughput
-    assert slowest is not None and (slowest.calls_per_s > 50) == is_required, "its latency contradicts the first one"
-
-
-@pytest.mark.parametrize("process", [0, 1])
-@pytest.mark.parametrize(
-    ("stage", "ending", "rounds", "reason"),
-    [
-        ("burst 9", HANG, 9, "not done within 30 s, in measure: raise --time-limit"),
-        ("further", HANG, 12, "not done within 30 s, in throughput: raise --time-limit"),
-        ("further", SEGFAULT, 12, "died of signal 11 (SIGSEGV) in throughput"),
-        ("further", Status.ERROR, 12, "scripted in throughput"),
-        ("finish", HANG, 12, "not done within 30 s, in last check: raise --time-limit"),
-        ("finish", SEGFAULT, 12, "died of signal 11 (SIGSEGV) in last check"),
-    ],
-)
-def test_a_process_that_is_lost_when_it_has_rounds_is_ranked_by_these_and_is_no_sure_winner(
-    tmp_path: Path, process: int, stage: str, ending: Ending, rounds: int, reason: str
-) -> None:
-    scripts = {"eager": Script(level_ms=2.0, calls_per_s={0: 50.0}), "null": Script(endings={(process, stage): ending})}
-    scripts["null"].calls_per_s = {0: 50.0}  # so that later processes measure throughput, too
-    records = run_contest(tmp_path, scripts, plan_of(3), time_limit_s=30.0).records
-    assert {record.status for record in records.values()} == {Status.OK}
-    lost = records["null"]
-    assert [each.calls for each in lost.processes] == [12] * process + [rounds]
-    assert lost.latency is not None and lost.latency.processes == process + 1 and lost.placement is None
-    assert lost.accuracy is not None and (lost.accuracy.rmse_after is None) is (process == 0)
-    assert lost.doubts == [ProcessLost(reason=reason, rounds=rounds)]
-    contest = judge_contest(list(records.values()))
-    assert (contest.fastest.winner, contest.fastest.certainty) == ("null", Certainty.DOUBTED)
-    assert certainty(contest) == "but its outputs were not checked after its rounds"
-
-
-def test_a_process_that_is_lost_after_a_wrong_answer_is_incorrect_and_keeps_its_numbers(tmp_path: Path) -> None:
-    wrong = Script(answers={(0, "start"): WRONG}, endings={(0, "finish"): HANG})
-    records = run_contest(tmp_path, {"eager": Script(), "null": wrong}, time_limit_s=30.0).records
-    assert (records["null"].status, records["null"].reason) == (Status.INCORRECT, "rmse is 7")
-    assert records["null"].latency is not None
-
-
-@pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])
-def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
-    tmp_path: Path, ending: Ending | None, known: bool
-) -> None:
-    script = Script(endings={(1, "trace"): ending} if ending else {})
-    run = run_contest(tmp_path, {"null": script}, plan_of(2), device=Device("cuda"))
-    record = run.records["null"]
-    assert (record.status, len(record.processes)) == (Status.OK, 2)
-    assert record.kernel_times == (KERNELS if known else None)
-
-
-def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"null": Script(recompilations=2)}, plan_of(2))
-    assert run.records["null"].doubts == [Recompiled(count=2)]
-
-
-@pytest.mark.parametrize(("stage", "processes"), [("start", 0), ("burst 3", 1)])
-def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, processes: int) -> None:
-    run = run_contest(tmp_path, {"null": Script(endings={(0, stage): Status.ERROR})})
-    record = run.records["null"]
-    assert (record.status, record.reason, record.latency) == (Status.ERROR, "scripted", None)
-    assert len(record.processes) == processes
-    assert len(record.bursts) == 3 * processes
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 import torch
 
 from bakeoff.backends.base import Compiled
+from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.environment import calibrate_ms
 from bakeoff.measuring.controller.others import OtherPrograms, Program, QuietWait, busy_cores, programs_of_others
@@ -464,32 +466,34 @@ def test_without_a_commit_a_change_of_bakeoffs_own_files_is_named(
     (tmp_path / "judging.py").write_text("one")
     before, same = environment.capture(), environment.capture()
     (tmp_path / "judging.py").write_text("two")
-    assert environment.differences(before, same) == []
-    (told,) = environment.differences(before, environment.capture())
-    assert told.startswith("source_digest: ")
+    assert within_run(before, same) == []
+    (told,) = within_run(before, environment.capture())
+    assert told.what == "Bakeoff's source files"
 
 
 def test_the_same_machine_does_not_differ(captured: Environment) -> None:
-    assert environment.differences(captured, captured.model_copy(update={"git_dirty": True})) == []
+    assert within_run(captured, captured.model_copy(update={"git_dirty": True})) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "told"),
     [
-        ("hostname", "elsewhere"),
-        ("cpu", "another"),
-        ("usable_cores", 999),
-        ("torch_threads", 4),
-        ("python", "3.99.0"),
-        ("versions", {"torch": "0.1"}),
-        ("cuda", "13.0"),
-        ("git_commit", "abc"),
-        ("governor", "imaginary"),
+        ("hostname", "elsewhere", "host: .* -> elsewhere"),
+        ("cpu", "another", "CPU: .* -> another"),
+        ("usable_cores", 999, "usable cores: .* -> 999"),
+        ("torch_threads", 4, "torch threads: 3 -> 4"),
+        ("python", "3.99.0", "Python: .* -> 3.99.0"),
+        ("versions", {"torch": "0.1"}, "torch: 2.13.0 -> 0.1"),
+        ("cuda", "13.0", "CUDA: .* -> 13.0"),
+        ("git_commit", "abc", "commit: unknown -> abc"),
+        ("governor", "imaginary", "governor: .* -> imaginary"),
+        ("variables", {"OMP_NUM_THREADS": "2"}, r"\$OMP_NUM_THREADS: not set -> 2"),
     ],
 )
-def test_what_changed_is_named(captured: Environment, name: str, value: object) -> None:
-    (told,) = environment.differences(captured, captured.model_copy(update={name: value}))
-    assert told.startswith(f"{name}: ") and told.endswith(f" -> {value}")
+def test_what_changed_is_named(captured: Environment, name: str, value: object, told: str) -> None:
+    plain = captured.model_copy(update={"versions": {"torch": "2.13.0"}, "git_commit": None, "variables": {}})
+    (change,) = within_run(plain, plain.model_copy(update={name: value}))
+    assert re.fullmatch(told, str(change))
 
 
 @pytest.mark.parametrize("change", [{"name": "A100"}, {"driver": "2"}])
@@ -498,11 +502,11 @@ def test_another_gpu_or_driver_is_a_difference_and_its_temperature_is_none(
 ) -> None:
     gpu = Gpu(index=0, name="H200", driver="1", temperature_c=30)
     with_gpu = captured.model_copy(update={"gpus": [gpu]})
-    hotter = captured.model_copy(update={"gpus": [gpu.model_copy(update={"temperature_c": 80})]})
+    hotter = captured.model_copy(update={"gpus": [gpu.model_copy(update={"temperature_c": 80, "other_processes": 3})]})
     other = captured.model_copy(update={"gpus": [gpu.model_copy(update=change)]})
-    assert environment.differences(with_gpu, hotter) == []
-    assert environment.differences(with_gpu, other) == ["GPUs or their driver"]
-    assert environment.differences(with_gpu, captured) == ["GPUs or their driver"]
+    assert within_run(with_gpu, hotter) == []
+    assert [found.what for found in within_run(with_gpu, other)] == ["GPUs" if "name" in change else "driver of GPU 0"]
+    assert [found.what for found in within_run(with_gpu, captured)] == ["GPUs", "driver of GPU 0"]
 
 
 NAMES = {1: "init", 7: "trainer"}

@@ -1,10 +1,8 @@
 """Contests of workers that follow a script: epochs, groups, memory and endings."""
 
 import math
-import re
 import shutil
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +14,17 @@ from bakeoff import backends
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import add_floors, dominated
-from bakeoff.measuring.messages import EagerCall, MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
+from bakeoff.measuring.messages import MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from bakeoff.records.device import CPU, Device
-from bakeoff.records.doubts import BuiltAnew, ProcessLost
+from bakeoff.records.doubts import BuiltAnew
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Burst, Ceilings, Memory, Record, Status
+from bakeoff.records.schema import Ceilings, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.reports.console import measured_to_the_end
 from tests.support.measuring import Silent
 from tests.support.scripted import (
-    HANG,
     INTERRUPT,
     SEGFAULT,
     WRONG,
@@ -42,57 +38,10 @@ from tests.support.scripted import (
 
 THREE = ("eager", "null", "null/double")
 FORWARDS = list(THREE)
-SAVES_PROCESSES = plan_of(1, 3)
 
 
 def rounds_of(record: Record, group: int | None = None) -> int:
     return sum(group is None or burst.group == group for burst in record.bursts)
-
-
-def groups_of(record: Record) -> list[int]:
-    return sorted({burst.group for burst in record.bursts})
-
-
-def keys_of(bursts: list[Burst]) -> set[tuple[int, int, int]]:
-    return {(burst.process, burst.group, burst.round) for burst in bursts}
-
-
-def test_cells_of_one_epoch_share_its_rounds(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2))
-    assert run.complete and {record.status for record in run.records.values()} == {Status.OK}
-    keys = [keys_of(run.records[label].bursts) for label in THREE]
-    assert keys[0] == keys[1] == keys[2]
-    assert keys[0] == {(process, process, number) for process in range(2) for number in range(12)}
-
-
-def test_cells_start_in_the_reverse_order_in_every_other_epoch_with_the_baseline_first(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in ("null", "null/double", "eager")}, plan_of(3))
-    assert [label for _, label in run.started] == [*FORWARDS, *reversed(FORWARDS), *FORWARDS]
-
-
-LOUD = Script(spread=0.3)
-
-
-@pytest.mark.parametrize(
-    ("script", "plan", "limits", "rounds"),
-    [
-        (Script(), plan_of(1), {}, [12]),
-        (Script(disturbed_of_ten=5), plan_of(1), {}, [19]),  # disturbed rounds are made up for
-        # the first start builds, too, so that only those of later processes tell what another process would cost
-        (replace(LOUD, seconds_per_start=9.0), plan_of(2, 3), {}, [24, MAX_ROUNDS_PER_EPOCH]),
-        (replace(LOUD, seconds_per_start=0.5, seconds_per_burst=0.125), plan_of(2, 3), {}, [24, 12 + 12]),
-        (replace(LOUD, seconds_per_start=2.0, seconds_per_burst=0.125), plan_of(2, 3), {}, [24, 12 + 16]),
-        (replace(LOUD, seconds_per_burst=1.0), SAVES_PROCESSES, {}, [12 + 4]),  # ten seconds, at three a round
-        (replace(LOUD, seconds_per_start=31.0), SAVES_PROCESSES, {"time_limit_s": 60.0}, [12]),
-    ],
-)
-def test_rounds_beyond_the_planned_ones_are_for_loud_cells_and_cost_no_more_than_another_process(
-    tmp_path: Path, script: Script, plan: SamplingPlan, limits: dict[str, float], rounds: list[int]
-) -> None:
-    others = Script() if script.disturbed_of_ten else script
-    run = run_contest(tmp_path, dict.fromkeys(THREE, others) | {"null": script}, plan, **limits)
-    by_process = Counter(burst.process for burst in run.records["null"].bursts)
-    assert [by_process[process] for process in range(plan.processes)] == rounds
 
 
 def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:
@@ -109,142 +58,10 @@ def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) ->
     assert [text for text in run.said if "do not decide" in text] == [told], "once, however many follow"
 
 
-@pytest.mark.parametrize(
-    ("limits", "processes", "note"),
-    [
-        ({}, 6, ""),
-        ({"time_limit_s": 9.0}, 3, "--time-limit left no room for more processes per cell"),
-        ({"epochs": 4}, 4, "no fork server for a further process of each cell: the fork server ended"),
-    ],
-)
-def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
-    tmp_path: Path, limits: dict[str, float], processes: int, note: str
-) -> None:
-    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
-    run = run_contest(tmp_path, scripts, plan_of(3, 6), undecided=lambda records: [("null", "eager")], **limits)
-    assert [len(record.processes) for record in run.records.values()] == [processes, processes]
-    assert any(note in told for told in run.notes) or not note
-
-
-@pytest.mark.parametrize(
-    ("process", "stage", "cores"), [(1, "start", 2), (1, "start", 8), (1, "build", 2), (0, "burst 3", 2)]
-)
-def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(
-    tmp_path: Path, process: int, stage: str, cores: int
-) -> None:
-    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(process, stage): SEGFAULT})}
-    run = run_contest(tmp_path, scripts, plan_of(2), cores=cores)
-    assert run.records["null"].status is Status.CRASH
-    assert "died of signal 11 (SIGSEGV)" in run.records["null"].reason
-    assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
-
-
-@pytest.mark.parametrize("ending", [SEGFAULT, Status.ERROR])
-def test_a_further_process_that_dies_in_a_round_costs_that_process_and_not_its_cell(
-    tmp_path: Path, ending: Ending
-) -> None:
-    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, "burst 3"): ending})}
-    run = run_contest(tmp_path, scripts, plan_of(2))
-    record = run.records["null"]
-    assert (record.status, rounds_of(record), len(record.processes)) == (Status.OK, 15, 2)
-    [doubt] = record.doubts
-    assert isinstance(doubt, ProcessLost) and doubt.rounds == 3 and "in measure" in doubt.reason
-    assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
-
-
 # --- side by side
 
 
-def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -> None:
-    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "fallback", "wrong")))
-    run = run_contest(tmp_path, {label: Script() for label in labels}, plan_of(3), cores=8)
-    assert run.most("launched", "ready") == {0: 4, 1: 4, 2: 4}
-    assert run.most("launched", "loaded", at="builds") == {0: 0, 1: 3, 2: 3}, "first builds are timed"
-    assert run.most("builds", "ready") == {0: 1, 1: 1, 2: 1}
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert {len(record.processes) for record in run.records.values()} == {3}
-
-
 GPU = Device("cuda:0")
-COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torchscript")
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 5}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
-)
-def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
-    tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
-) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(2), cores=cores, device=device)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert run.most("builds", "built") == builds
-    assert run.most("warms up", "ready") == {0: 1, 1: 1}
-    assert run.most("builds", "built", at="warms up")[0] == 0, "what is built anew is not built beside a warm-up"
-    told = [note for note in run.notes if "were started side by side" in note]
-    assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "plan", "loaded_ahead"),
-    [
-        (GPU, 16, plan_of(3, 5), {1, 2, 4}),
-        (GPU, 16, plan_of(4, 5), {1, 2, 3}),
-        (GPU, 16, plan_of(3), {1, 2}),
-        (GPU, 4, plan_of(3, 5), set()),
-        (CPU, 16, plan_of(3, 5), set()),
-    ],
-)
-def test_with_cores_to_spare_processes_load_before_their_epoch(
-    tmp_path: Path, device: Device, cores: int, plan: SamplingPlan, loaded_ahead: set[int]
-) -> None:
-    scripts = {label: Script() for label in ("eager", "aotinductor", "inductor")}
-    run = run_contest(
-        tmp_path, scripts, plan, cores=cores, device=device, undecided=lambda records: [("inductor", "eager")]
-    )
-    assert {len(record.processes) for record in run.records.values()} == {plan.most_processes}
-    steps = [(epoch, what) for epoch, what, _ in run.steps]
-    for epoch in range(1, plan.most_processes):
-        begun = steps.index((epoch - 1, "burst"))
-        assert (steps.index((epoch, "launched")) < begun) == (epoch in loaded_ahead)
-        if epoch in loaded_ahead:
-            built = [place for place, step in enumerate(steps) if step == (epoch, "built")]
-            assert len(built) == len(scripts) and max(built) < steps.index((epoch, "burst"))
-    assert run.most_beside_what_is_timed == 0
-    assert [process.warm for process in run.records["aotinductor"].processes] == [False] + [True] * epoch
-    assert run.left_alive == 0
-
-
-def test_what_builds_alone_loads_ahead_and_builds_in_its_epoch(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in ("eager", "onnx")}, plan_of(3), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(epoch, what) for epoch, what, label in run.steps if label == "onnx"]
-    for epoch in (1, 2):
-        places = [steps.index(step) for step in ((epoch, "builds"), (0, "burst"), (epoch, "tunes"))]
-        assert places == sorted(places)
-    assert run.most("tunes", "ready", at="tunes")[1] == 1, "alone"
-
-
-def test_what_comes_before_kernels_are_tried_out_goes_on_beside_other_builds(tmp_path: Path) -> None:
-    scripts = {label: Script(seconds_per_start=20.0) for label in ("eager", "aotinductor", "inductor", "onnx")}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(what, label) for _, what, label in run.steps]
-    assert steps.index(("builds", "onnx")) < steps.index(("built", "inductor")) < steps.index(("tunes", "onnx"))
-    tuned = steps[steps.index(("tunes", "onnx")) + 1 : steps.index(("built", "onnx"))]
-    assert not [label for what, label in tuned if what in ("builds", "built", "warms up")]
-
-
-def test_what_tunes_for_minutes_begins_first_and_only_what_tunes_waits_for_it(tmp_path: Path) -> None:
-    names = ("eager", "inductor", "onnx", "tensorrt")
-    scripts = {label: Script(seconds_per_start=40.0 if label == "tensorrt" else 5.0) for label in names}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    place = {(what, label): run.steps.index((0, what, label)) for what in ("builds", "built") for label in names}
-    assert place["builds", "tensorrt"] < place["builds", "inductor"] < place["built", "inductor"]
-    assert place["built", "inductor"] < place["built", "tensorrt"] < run.steps.index((0, "tunes", "onnx"))
-    assert run.most_beside_what_is_timed == 0
-    hasty = run_contest(tmp_path / "budget", scripts, plan_of(1), cores=16, device=GPU, budget_s=300.0)
-    assert hasty.steps.index((0, "launched", "eager")) < hasty.steps.index((0, "launched", "tensorrt"))
 
 
 @pytest.mark.parametrize(("device", "cores"), [(CPU, 2), (GPU, 16)])
@@ -266,16 +83,6 @@ def test_an_interrupted_run_that_measured_nothing_measures_what_is_built(
     assert max(rounds_of(record) for record in ended.records.values() if record.bursts) <= 2
 
 
-def test_what_starts_slowly_is_loaded_ahead_once_it_is_known_to_go_on(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "inductor": Script(seconds_per_start=7.0)}
-    run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
-    launched = {label: [run.steps.index((epoch, "launched", label)) for epoch in (1, 2)] for label in scripts}
-    first, second = (run.steps.index((epoch, "burst", "eager")) for epoch in (0, 1))
-    assert all(place < first for place in launched["eager"])
-    assert all(first < place < second for place in launched["inductor"])
-    assert launched["inductor"][1] < run.steps.index((1, "built", "inductor")), "both load at the same time"
-
-
 def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,26 +98,6 @@ def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_
         assert run.most_beside_what_is_timed == 0
     assert launched == [set(), set(scripts)]
     assert sorted(told) == [(label, is_cached) for label in sorted(scripts) for is_cached in (False, True)]
-
-
-@pytest.mark.parametrize(("cores", "beside"), [(16, {2, 3}), (8, {2})])
-def test_several_epochs_load_beside_the_present_one_while_half_of_the_cores_are_idle(
-    tmp_path: Path, cores: int, beside: set[int]
-) -> None:
-    scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
-    run = run_contest(
-        tmp_path, scripts, plan_of(5, 5), cores=cores, device=GPU, undecided=lambda records: [("inductor", "eager")]
-    )
-    ready = run.steps.index((1, "built", "eager"))
-    assert {epoch for epoch in (2, 3, 4) if run.steps.index((epoch, "launched", "eager")) < ready} == beside
-
-
-@pytest.mark.parametrize("fills_disk", [True, False])
-def test_what_dies_on_a_full_disk_is_measured_by_resume(fills_disk: bool, tmp_path: Path) -> None:
-    dying = Script(endings={(0, "build"): SEGFAULT}, fills_disk=fills_disk)
-    record = run_contest(tmp_path, {"eager": Script(), "null": dying}).records["null"]
-    assert record.status is Status.CRASH and record.is_left_to_resume is fills_disk
-    assert record.reason.endswith("a disk is full, make room") is fills_disk
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -357,36 +144,6 @@ def test_processes_of_the_next_epoch_load_beside_those_that_were_held_while_load
     assert places == sorted(places)
 
 
-def test_nothing_waits_for_processes_of_a_beaten_cell_to_die_until_something_is_timed(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "inductor": Script(), "torchscript": Script(level_ms=9.0)}
-    run = run_contest(tmp_path, scripts, replace(plan_of(3), races=True), cores=16, device=GPU)
-    ended = run.steps.index((1, "ended", "torchscript"))
-    assert run.steps.index((1, "warms up", "eager")) < ended < run.steps.index((1, "burst", "eager"))
-    assert run.left_alive == 0
-
-
-@pytest.mark.parametrize("ending", [SEGFAULT, HANG, Status.ERROR])
-def test_a_process_that_fails_ahead_of_its_epoch_is_started_again_in_it(tmp_path: Path, ending: Ending) -> None:
-    scripts = {"eager": Script(), "inductor": Script(endings={(2, "build"): ending})}
-    run = run_contest(tmp_path, scripts, plan_of(3), cores=16, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert sorted(label for epoch, label in run.started if epoch == 2) == ["eager", "inductor", "inductor"]
-
-
-def test_what_was_loaded_for_an_epoch_that_does_not_come_is_ended(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in ("eager", "inductor")}
-    run = run_contest(
-        tmp_path,
-        scripts,
-        plan_of(3, 9),
-        cores=16,
-        device=GPU,
-        undecided=lambda records: [("inductor", "eager")] if len(records[0].processes) < 4 else [],
-    )
-    assert {len(record.processes) for record in run.records.values()} == {4}
-    assert {epoch for epoch, _ in run.started} == {0, 1, 2, 3, 4} and run.left_alive == 0
-
-
 def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {label: Script() for label in ("eager", "aotinductor", "inductor")}, plan_of(1))
     compiler = "torch._inductor.compile_fx"
@@ -396,21 +153,6 @@ def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(
         ("aotinductor", MeasurePackagedCell, False),
     ]
     assert all(compiler in imports for label, _, imports in run.jobs if label == "inductor")
-
-
-def test_builds_come_in_no_waves(tmp_path: Path) -> None:
-    """The longest build begins first, and a quick one makes room for the next at once."""
-    quick = ("torchscript", "torchscript/cuda-graph", "eager/cuda-graph", "inductor", "inductor/reduce-overhead")
-    seconds = {"eager": 1.0, "aotinductor": 9.0} | dict.fromkeys(quick, 2.0)
-    scripts = {label: Script(seconds_per_start=each) for label, each in seconds.items()}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=8, device=GPU)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    steps = [(what, label) for _, what, label in run.steps if what in ("builds", "built", "warms up")]
-    assert steps[:4] == [("builds", "eager"), ("built", "eager"), ("warms up", "eager"), ("builds", "aotinductor")]
-    warm_ups = [place for place, (what, _) in enumerate(steps) if what == "warms up"]
-    assert {what for what, _ in steps[3 : warm_ups[1]]} == {"builds", "built"}, "nothing else comes between builds"
-    bursts_s = 12 * len(scripts) * 0.01
-    assert run.ended_s == pytest.approx(1.0 + 2 * 9.0 + bursts_s), "packaged and loaded, with all others beside that"
 
 
 COMPILED = Script(phases=("compile", "capture"))
@@ -434,53 +176,6 @@ def test_modes_of_one_family_build_once_and_each_record_has_what_it_takes_alone(
     assert not run.folders[PAIR[0]][0].exists()
 
 
-def test_modes_with_compiler_options_of_their_own_build_alone(tmp_path: Path) -> None:
-    labels = ("inductor", "inductor/reduce-overhead")
-    run = run_contest(tmp_path, dict.fromkeys(labels, COMPILED), device=GPU)
-    assert not any(phase.shared_with for record in run.records.values() for phase in record.phases)
-
-
-def test_the_next_of_a_family_builds_where_the_first_one_fails(tmp_path: Path) -> None:
-    failing = replace(COMPILED, endings={(0, "build"): SEGFAULT}, built_bytes=10)
-    run = run_contest(tmp_path, {PAIR[0]: failing, PAIR[1]: COMPILED}, plan_of(2), cores=16, device=GPU)
-    assert [run.records[label].status for label in PAIR] == [Status.CRASH, Status.OK]
-    assert phases_of(run.records[PAIR[1]]) == [("compile", ""), ("capture", "")]
-    assert [process.warm for process in run.records[PAIR[1]].processes] == [False, True]
-
-
-@pytest.mark.parametrize("cores", [2, 16])
-def test_a_family_that_is_built_ahead_of_time_is_packaged_once(tmp_path: Path, cores: int) -> None:
-    labels = ("aotinductor/single-threaded", "aotinductor/cuda-graph")
-    run = run_contest(tmp_path, dict.fromkeys(labels, Script()), plan_of(2), cores=cores, device=GPU)
-    assert [job for _, job, _ in run.jobs].count(PackageCell) == 1
-    packaged, loaded = sorted(labels, key=lambda label: (label, PackageCell) not in [job[:2] for job in run.jobs])
-    assert phases_of(run.records[packaged]) == [("compile", ""), ("load", "")]
-    assert phases_of(run.records[loaded]) == [("compile", packaged), ("load", "")]
-    assert run.records[loaded].build_s == run.records[packaged].build_s
-
-
-BEST_ON_GPU = ("eager", "inductor", "inductor/cuda-graph", "aotinductor/single-threaded", "aotinductor/cuda-graph")
-
-
-@pytest.mark.parametrize(
-    ("call_ms", "host_ms", "left_out"),
-    [
-        (0.2, 0.2, {"inductor", "aotinductor/single-threaded"}),
-        (5.0, 1.0, set()),
-        (20.0, 2.0, {"inductor/cuda-graph", "aotinductor/cuda-graph"}),
-        (20.0, 15.0, set()),
-    ],
-)
-def test_best_leaves_out_what_a_call_of_eager_shows_to_be_dominated(
-    tmp_path: Path, call_ms: float, host_ms: float, left_out: set[str]
-) -> None:
-    call = EagerCall(call_ms=call_ms, host_ms=host_ms)
-    run = run_contest(tmp_path, {label: Script() for label in BEST_ON_GPU}, device=GPU, eager_call=call)
-    assert run.complete
-    assert {label for label, record in run.records.items() if record.status is Status.LEFT_OUT} == left_out
-    assert {label for label, record in run.records.items() if record.status is Status.OK} == {*BEST_ON_GPU} - left_out
-
-
 @pytest.mark.parametrize(
     ("call_ms", "host_ms", "left_out"),
     [
@@ -497,16 +192,6 @@ def test_of_all_graphs_of_one_code_best_takes_one(call_ms: float, host_ms: float
     cells = [replace(planned, of_best=True) for planned in contest.cells]
     found = dominated(cells, call_ms, host_ms)
     assert {planned.cell.label for planned in cells if planned.cell.id in found} == left_out
-
-
-def test_what_was_left_out_takes_the_place_of_a_graph_that_fails(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in BEST_ON_GPU}
-    scripts["inductor/cuda-graph"] = Script(endings={(0, "build"): Status.UNSUPPORTED})
-    run = run_contest(tmp_path, scripts, plan_of(2), device=GPU, eager_call=EagerCall(call_ms=0.2, host_ms=0.2))
-    statuses = {label: record.status for label, record in run.records.items()}
-    assert (statuses["inductor"], statuses["aotinductor/single-threaded"]) == (Status.OK, Status.LEFT_OUT)
-    assert len(run.records["inductor"].processes) == 2
-    assert groups_of(run.records["inductor"]) == groups_of(run.records["eager"]), "measured beside the others"
 
 
 def test_what_was_asked_for_by_name_is_not_left_out() -> None:
@@ -585,77 +270,7 @@ def test_a_build_of_an_earlier_run_is_expected_to_take_no_longer_than_a_start(tm
     assert statuses == [Status.NOT_REACHED, Status.OK]
 
 
-def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
-    steps = [(what, label) for _, what, label in run.steps]
-    begun, ended = (steps.index((what, "inductor/max-autotune")) for what in ("builds", "built"))
-    assert not [label for what, label in steps[begun + 1 : ended] if what in ("builds", "built")]
-
-
-def test_other_builds_do_not_wait_for_the_headers_that_one_of_them_includes(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in COMPILERS}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU, headers_s=1.5)
-    assert run.most("builds", "built")[0] == 3
-    order = [label for _, what, label in run.steps if what == "builds"]
-    assert order.index("aotinductor") > max(order.index("inductor"), order.index("torchscript"))
-
-
-def test_a_build_that_fails_or_lacks_memory_beside_others_leaves_them_alone(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in COMPILERS} | {
-        "inductor": Script(endings={(0, "build"): SEGFAULT}),
-        "torchscript": Script(endings={(0, "build"): Status.OOM}),
-    }
-    run = run_contest(tmp_path, scripts, plan_of(2), cores=16, device=GPU)
-    statuses = {label: record.status for label, record in run.records.items()}
-    assert statuses == dict.fromkeys(COMPILERS, Status.OK) | {"inductor": Status.CRASH}
-    assert [label for _, label in run.started].count("torchscript") == 3
-
-
-@pytest.mark.parametrize("cores", [0, 1])
-def test_without_cores_to_share_cells_load_one_after_the_other(tmp_path: Path, cores: int) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=cores)
-    assert run.complete and run.most("launched", "ready") == {0: 1, 1: 1}
-
-
-def test_builds_wait_for_torchs_headers_and_nothing_is_measured_beside_them(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=8)
-    first = [(what, label) for epoch, what, label in run.steps if epoch == 0]
-    for label in THREE:
-        assert first.index(("has headers", label)) < first.index(("builds", label))
-    bursts = [place for place, (what, _) in enumerate(first) if what == "burst"]
-    assert first.index(("has headers", "all")) < bursts[0]
-    assert not [label for epoch, what, label in run.steps if (epoch, what) == (1, "has headers") and label != "all"]
-
-
-@pytest.mark.parametrize(("device", "cores", "are_awaited"), [(CPU, 2, True), (CPU, 16, True), (GPU, 16, False)])
-def test_no_build_that_is_timed_goes_on_beside_the_making_of_headers(
-    tmp_path: Path, device: Device, cores: int, are_awaited: bool
-) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, device=device, cores=cores)
-    steps = [(what, label) for _, what, label in run.steps]
-    first_build = next(place for place, (what, _) in enumerate(steps) if what == "builds")
-    assert (("has headers", "all") in steps[:first_build]) is are_awaited
-
-
-def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
-    scripts = {label: Script(resident_bytes=10**9) for label in THREE}
-    # each is 1 GB large, of which nothing is taken yet while it starts
-    run = run_contest(tmp_path, scripts, plan_of(2), cores=8, available_bytes=lambda launcher: 3 * 10**9)
-    assert run.most("launched", "ready") == {0: 1, 1: 2}, "one that was not built yet could be larger"
-    assert {len(groups_of(record)) for record in run.records.values()} == {2}
-
-
 # --- the time budget of a run
-
-
-def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: Path) -> None:
-    scripts = {"eager": Script(seconds_per_start=3.0), "inductor": Script(), "onnx": Script(seconds_per_start=8.0)}
-    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=22.0)
-    assert run.ended_s <= 22.0 and run.complete
-    statuses = {label: record.status for label, record in run.records.items()}
-    assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
-    assert run.records["inductor"].reason == "--budget left no time"
-    assert [label for _, label in run.started][:2] == ["eager", "onnx"], "what is quickly built comes first"
 
 
 @pytest.mark.parametrize(("budget_s", "has_floor"), [(math.inf, True), (18.0, True), (8.0, False)])
@@ -701,87 +316,6 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
     assert 1 <= len(reasons) <= 6 and latest_s >= run.ended_s - 10.0
 
 
-def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
-    scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
-    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
-    assert run.ended_s <= 28.0
-    assert [len(record.processes) for record in run.records.values()] == [3, 3]
-    assert any("--budget left no time for more processes per cell, which might decide null" in n for n in run.notes)
-
-
-@pytest.mark.parametrize(("budget_s", "is_busy"), [(math.inf, True), (30.0, False), (30.0, True)])
-def test_a_budget_builds_the_first_two_side_by_side_on_a_busy_cpu(
-    tmp_path: Path, budget_s: float, is_busy: bool
-) -> None:
-    """There may be no time for both one after the other, and one alone ranks nothing."""
-    scripts = {"eager": Script(), "null": Script(seconds_per_start=3.0)}
-    size = Memory(peak_resident_bytes=1)
-    limits = {"budget_s": budget_s, "is_machine_busy": is_busy, "reference_memory": size}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=2, **limits)
-    is_pressed = is_busy and budget_s < math.inf
-    assert run.most("builds", "built") == {0: 2 if is_pressed else 1}
-    assert run.most("builds", "built", at="warms up")[0] == is_pressed
-    assert all(record.latency for record in run.records.values())
-
-
-def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, "build"): HANG})}
-    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
-    assert run.ended_s <= 30.0
-    assert (run.records["null"].status, run.records["null"].died_in) == (Status.NOT_REACHED, "load")
-    assert "not done when the time that --budget left it was over" in run.records["null"].reason
-    assert run.records["eager"].latency
-
-
-def test_a_build_of_minutes_comes_last_in_a_budget_and_takes_no_answer(tmp_path: Path) -> None:
-    """It warms up nothing beside it, and so it would take the time of all others."""
-    names = ("eager", "inductor", "onnx", "tensorrt")
-    scripts = {label: Script(seconds_per_start=400.0 if label == "tensorrt" else 8.0) for label in names}
-    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU, budget_s=60.0)
-    assert run.ended_s <= 60.0
-    statuses = {label: record.status for label, record in run.records.items()}
-    assert statuses == dict.fromkeys(names[:3], Status.OK) | {"tensorrt": Status.NOT_REACHED}
-
-
-def test_a_budget_that_is_too_short_for_all_leaves_out_those_that_build_longest(tmp_path: Path) -> None:
-    """How long calls are is known when the first cell is warm, and then all others are loaded."""
-    names = ("eager", "torchscript", "onnx", "inductor", "aotinductor")
-    scripts = {label: Script(level_ms=500.0, seconds_per_start=2.0, seconds_per_burst=2.5) for label in names}
-    size, plan = Memory(peak_resident_bytes=1), replace(plan_of(1), burst_calls=5)
-    run = run_contest(tmp_path, scripts, plan, cores=16, budget_s=50.0, reference_memory=size)
-    reached = {label for label, record in run.records.items() if record.status is Status.OK}
-    assert {"eager", "torchscript"} <= reached and "aotinductor" not in reached
-
-
-@pytest.mark.parametrize("stage", ["burst 2", "burst 7", "further", "finish"])
-def test_a_measurement_that_hangs_beyond_the_budget_ends_and_what_was_measured_counts(
-    tmp_path: Path, stage: str
-) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, stage): HANG})}
-    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
-    assert 30.0 <= run.ended_s <= 34.0
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert all(record.latency for record in run.records.values())
-    (lost,) = run.records["null"].doubts
-    assert isinstance(lost, ProcessLost) and "--budget" in lost.reason
-
-
-def test_the_rounds_of_slow_calls_end_with_the_budget(tmp_path: Path) -> None:
-    """A busy machine may make a burst a hundred times longer than it is planned."""
-    scripts = {label: Script(seconds_per_burst=5.0) for label in ("eager", "null")}
-    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
-    assert run.ended_s <= 36.0
-    assert [record.status for record in run.records.values()] == [Status.OK, Status.OK]
-
-
-def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, budget_s=0.0)
-    assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
-    assert set(run.left_s) == {(0.0, 0.0)}, "no time is promised that the budget does not leave"
-    (reason,) = {record.reason for record in run.records.values()}
-    assert re.fullmatch(r"--budget left no time; about \d+ s more would do for eager and \w+", reason)
-
-
 def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(backends.create("onnx")), "module", "no_such_module_of_anybody")
     labels = ("eager", "onnx", "tensorrt")
@@ -791,150 +325,6 @@ def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypat
         "onnx": "onnx is not installed (No module named 'no_such_module_of_anybody'): bakeoff doctor says what to do",
         "tensorrt": "tensorrt does not run on cpu",
     }
-
-
-# --- memory
-
-
-@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
-def test_a_cell_that_runs_out_of_memory_beside_others_is_measured_alone_in_the_same_epoch(
-    tmp_path: Path, stage: str
-) -> None:
-    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(0, stage): Status.OOM})}
-    run = run_contest(tmp_path, scripts)
-    assert [label for _, label in run.started].count("null") == 2
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert [rounds_of(run.records[label]) for label in THREE if label != "eager"] == [12, 12]
-    assert any("null" in note and "was tried again alone" in note for note in run.notes)
-
-
-def test_a_cell_that_ran_out_of_memory_in_a_burst_shares_no_group_when_it_is_tried_again(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "burst 3"): Status.OOM})})
-    assert [groups_of(run.records[label]) for label in ("eager", "null")] == [[0], [1]]
-    assert any("some of them alone" in note for note in run.notes)
-
-
-@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
-def test_a_cell_that_runs_out_of_memory_alone_ends_so(tmp_path: Path, stage: str) -> None:
-    always = Script(endings={(number, stage): Status.OOM for number in range(9)})
-    run = run_contest(tmp_path, {label: Script() for label in THREE} | {"null": always})
-    # what has all its rounds is ranked by them
-    assert run.records["null"].status is (Status.OK if stage == "finish" else Status.OOM)
-    # while it loads, another cell loads beside it, and then the baseline is there
-    assert [label for _, label in run.started].count("null") == (3 if stage in ("start", "build") else 2)
-
-
-def test_two_that_run_out_of_memory_beside_the_baseline_do_not_displace_one_another_for_ever(tmp_path: Path) -> None:
-    """Memory holds two cells at a time, and each large one needs more as it ends than it has beside another."""
-    large = Script(resident_bytes=10**10, endings={(0, "finish"): Status.OOM})
-    scripts = {"eager": Script(resident_bytes=10**10), "null": large, "null/double": large}
-    run = run_contest(tmp_path, scripts, available_bytes=lambda launcher: 10**10)
-    assert [label for _, label in run.started] == ["eager", "null", "null/double"]
-    lost = {label: [type(doubt) for doubt in record.doubts] for label, record in run.records.items()}
-    assert lost == {"eager": [], "null": [ProcessLost], "null/double": [ProcessLost]}
-
-
-def test_where_memory_does_not_hold_all_they_come_in_groups_with_the_baseline_in_each(tmp_path: Path) -> None:
-    # the baseline is small, so that a cell of unknown size is started beside it, and none beside a large one
-    large = Script(spread=0.3, resident_bytes=10**10)
-    scripts = {"eager": Script(spread=0.3), "null": large, "null/double": large}
-    run = run_contest(tmp_path, scripts, SAVES_PROCESSES, available_bytes=lambda launcher: 5 * 10**9)
-    assert [label for _, label in run.started] == FORWARDS
-    assert [groups_of(run.records[label]) for label in THREE] == [[0, 1], [0], [1]]
-    assert any("in groups, and ratios between two groups go through eager" in note for note in run.notes)
-    # the bursts of an earlier group do not count for a later one
-    assert [rounds_of(run.records["eager"], group) for group in (0, 1)] == [2 * 12] * 2
-
-
-def groups_by_epoch(record: Record) -> list[list[int]]:
-    return [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
-
-
-def room_for_two(launcher: ScriptedLauncher) -> int:
-    return 10**12 if launcher.alive() < 2 else 0
-
-
-@pytest.mark.parametrize(
-    ("available_bytes", "levels", "races", "groups"),
-    [
-        (room_for_two, (1, 1, 1), False, ([[0, 1], [2, 3], [4, 5]], [[0], [2], [4]], [[1], [3], [5]])),
-        # where memory shrinks between two epochs, another cell than the baseline may stay
-        (
-            lambda launcher: 0 if launcher.epoch == 1 and launcher.alive() >= 2 else 10**12,
-            (1, 1, 1),
-            False,
-            ([[0], [2], [3]], [[0], [1], [3]], [[0], [1, 2], [3]]),
-        ),
-        (room_for_two, (3, 1, 2), True, ([[0, 1], [2], [3]], [[0], [2], [3]], [[1], [], []])),
-    ],
-    ids=["room for two", "less room in the second epoch", "the slower half of a race leaves"],
-)
-def test_where_memory_does_not_hold_three_every_epoch_has_two_groups_with_one_cell_in_both(
-    tmp_path: Path,
-    available_bytes: Callable[[ScriptedLauncher], int],
-    levels: tuple[float, ...],
-    races: bool,
-    groups: tuple[list[list[int]], ...],
-) -> None:
-    scripts = {label: Script(level_ms=level) for label, level in zip(THREE, levels, strict=True)}
-    plan = replace(plan_of(3), races=races)
-    run = run_contest(tmp_path, scripts, plan, available_bytes=available_bytes)
-    assert tuple(groups_by_epoch(run.records[label]) for label in THREE) == groups
-
-
-def test_an_unsteady_baseline_is_not_what_groups_are_compared_through(tmp_path: Path) -> None:
-    """A steadier cell of its size stays in its place, but none that takes the memory of the next one."""
-    scripts = {"eager": Script(spread=0.3), "null": Script(), "null/double": Script()}
-    run = run_contest(tmp_path, scripts, plan_of(2), available_bytes=room_for_two)
-    assert {label: groups_by_epoch(record)[:2] for label, record in run.records.items()} == {
-        "eager": [[0], [2]],
-        "null": [[0, 1], [2, 3]],
-        "null/double": [[1], [3]],
-    }
-    assert any("ratios between two groups go through null, which" in note for note in run.notes)
-    large = scripts | {"null": Script(resident_bytes=10**10)}
-    run = run_contest(tmp_path / "large", large, plan_of(1), available_bytes=room_for_two)
-    assert groups_of(run.records["eager"]) == [0, 1]
-
-
-def test_a_cell_that_is_known_to_be_small_has_room_in_later_epochs_and_a_large_one_has_not(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(), "null/double": Script(resident_bytes=10**10)}
-    run = run_contest(tmp_path, scripts, plan_of(2), available_bytes=lambda launcher: 5 * 10**9)
-    # in the first epoch nobody knows that it is large; then it comes alone with what stays
-    assert [label for _, label in run.started] == [*FORWARDS, "null/double", "null", "eager"]
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    assert len(groups_of(run.records["null/double"])) == 2
-
-
-def test_one_after_the_other_no_two_cells_share_a_group(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in THREE}, interleaved=False)
-    assert [groups_of(run.records[label]) for label in THREE] == [[0], [1], [2]]
-    assert run.notes == []
-
-
-# --- time
-
-
-@pytest.mark.parametrize(("stage", "phase"), [("start", "model"), ("build", "load")])
-def test_a_hang_ends_as_a_timeout_in_its_phase(tmp_path: Path, stage: str, phase: str) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, stage): HANG})}, time_limit_s=30.0)
-    record = run.records["null"]
-    assert (record.status, record.died_in) == (Status.TIMEOUT, phase)
-    assert record.reason == f"not done within 30 s, in {phase}: raise --time-limit"
-
-
-@pytest.mark.parametrize(("stage", "rounds"), [("start", 0), ("build", 0), ("burst 3", 3), ("finish", 12)])
-def test_a_cell_without_time_for_a_further_process_keeps_those_it_had_and_its_rounds(
-    tmp_path: Path, stage: str, rounds: int
-) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(1, stage): HANG})}
-    run = run_contest(tmp_path, scripts, plan_of(3))
-    record = run.records["null"]
-    assert record.status is Status.OK
-    assert len(record.processes) == (2 if rounds else 1) and rounds_of(record) == 12 + rounds
-    (doubt,) = record.doubts
-    assert isinstance(doubt, ProcessLost) and "not done within 600 s" in doubt.reason and doubt.rounds == rounds
-    assert len(run.records["eager"].processes) == 3
 
 
 # --- interruptions
@@ -988,68 +378,6 @@ def test_a_resumed_run_knows_whether_it_replaces_numbers_of_unfinished_processes
     assert all(burst in kept for burst in shown) is not are_replaced
 
 
-def test_an_interrupted_cell_that_had_nothing_to_build_was_ready_to_be_measured(tmp_path: Path) -> None:
-    scripts = {"eager": Script(seconds_per_start=0.01), "null": Script()}
-    run = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
-    assert run.records["eager"].reason.endswith("before there were numbers: it was ready to be measured")
-
-
-def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_path: Path) -> None:
-    scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
-    before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
-    (record,) = before.records.values()
-    assert record.status is Status.NOT_REACHED
-    assert "before there were numbers: it was ready to be measured after " in record.reason
-    assert record.cell.label == "null-packaged" and len(before.started) == 2, "packaged and ready"
-    after = run_contest(tmp_path, scripts, plan_of(2))
-    assert after.started == [(epoch, label) for epoch in range(2) for label in (*scripts,)[:: 1 - 2 * epoch]]
-    record = after.records["null-packaged"]
-    assert [(process.warm, [phase.name for phase in process.phases]) for process in record.processes] == [
-        (False, ["compile", "load"]),
-        (True, ["load"]),
-    ]
-    assert record.phases == record.processes[0].phases and rounds_of(record) == 24
-    assert record.memory is not None and record.memory.peak_resident_bytes == 7 * 10**9
-    assert any("began anew, but with null-packaged built before" in note for note in after.notes)
-
-
-def test_cells_that_were_all_built_before_the_interruption_load_side_by_side(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in THREE}
-    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
-    run = run_contest(tmp_path, scripts, cores=8)
-    assert run.complete and run.most("launched", "ready")[0] == 3
-    assert all([process.warm for process in record.processes] == [False] for record in run.records.values())
-
-
-def test_an_interruption_of_the_first_rounds_keeps_what_was_measured(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in THREE}
-    before = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
-    assert not before.complete
-    assert {label: record.status for label, record in before.records.items()} == dict.fromkeys(THREE, Status.OK)
-    assert all(record.latency and record.latency.median_ms > 0 for record in before.records.values())
-    assert {rounds_of(record) for record in before.records.values()} == {3, 4}, "the round that was interrupted counts"
-    after = run_contest(tmp_path, scripts)
-    assert after.complete and {rounds_of(record) for record in after.records.values()} == {12}
-    assert not list((tmp_path / "run" / "so_far").iterdir())
-
-
-def test_what_was_measured_stays_until_a_resumed_run_has_as_much(tmp_path: Path) -> None:
-    scripts = {label: Script() for label in THREE}
-    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
-    again = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "warm-up"): INTERRUPT})})
-    assert {label: record.status for label, record in again.records.items()} == dict.fromkeys(THREE, Status.OK)
-    assert {rounds_of(record) for record in again.records.values()} == {3, 4}
-    later = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 6"): INTERRUPT})})
-    assert {rounds_of(record) for record in later.records.values()} == {6, 7}
-
-
-def test_wrong_answers_so_far_are_incorrect(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG}, endings={(0, "burst 3"): INTERRUPT})}
-    before = run_contest(tmp_path, scripts)
-    assert before.records["eager"].status is Status.OK
-    assert before.records["null"].status is Status.INCORRECT and before.records["null"].reason == WRONG.rule
-
-
 def test_what_was_measured_is_on_disk_from_the_first_round_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
     keep = Store.keep_so_far
@@ -1075,14 +403,6 @@ def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
     assert run.notes == []
 
 
-def test_a_cell_that_had_ended_stays_ended(tmp_path: Path) -> None:
-    dead = {"null": Script(endings={(0, "burst 3"): SEGFAULT})}
-    before, after = interrupted(tmp_path, 1, "eager", scripts=dead)
-    assert "null" not in [label for _, label in after.started]
-    assert after.records["null"] == before.records["null"]
-    assert [len(after.records[label].processes) for label in THREE] == [3, 1, 3]
-
-
 def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "null-packaged": Script()}
     run_contest(tmp_path, scripts, plan_of(3), interrupted_at=(1, "null-packaged"))
@@ -1091,132 +411,3 @@ def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:
     assert [process.warm for process in run.records["null-packaged"].processes] == [False, False, True]
     assert [phase.name for phase in run.records["null-packaged"].processes[1].phases] == ["compile", "load"]
     assert any("what eager, null-packaged had built" in note for note in run.notes)
-
-
-def test_the_time_limit_counts_what_went_before_an_interruption(tmp_path: Path) -> None:
-    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
-    limits = {"time_limit_s": 9.0, "undecided": lambda records: [("null", "eager")]}
-    run_contest(tmp_path, scripts, plan_of(3, 6), interrupted_at=(2, "eager"), **limits)
-    run = run_contest(tmp_path, scripts, plan_of(3, 6), **limits)
-    assert [len(record.processes) for record in run.records.values()] == [3, 3]
-    assert any("--time-limit left no room" in note for note in run.notes)
-
-
-# --- a race
-
-
-RACE = replace(plan_of(3), races=True)
-RUNNERS = {"eager": Script(level_ms=3.0), "null": Script(level_ms=1.0), "null/double": Script(level_ms=2.0)}
-
-
-def processes_of(run: SimpleNamespace) -> list[int]:
-    return [len(run.records[label].processes) for label in THREE]
-
-
-def test_what_is_surely_beaten_gets_no_further_process_and_the_baseline_does(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, RUNNERS, RACE)
-    assert processes_of(run) == [3, 3, 1]
-    left = run.records["null/double"].left
-    assert left is not None and (left.after_process, left.than) == (1, "null")
-    assert left.ratio == pytest.approx(2.0, rel=0.02)
-    assert run.records["null/double"].status is Status.OK and run.records["null/double"].doubts == []
-    assert run.records["eager"].left is run.records["null"].left is None
-
-
-@pytest.mark.parametrize(("plan", "processes"), [(plan_of(3), [3, 3, 3]), (replace(RACE, builds=2), [3, 3, 2])])
-def test_nothing_leaves_where_a_number_was_asked_for_or_before_it_was_measured_in_every_build(
-    tmp_path: Path, plan: SamplingPlan, processes: list[int]
-) -> None:
-    assert processes_of(run_contest(tmp_path, RUNNERS, plan)) == processes
-
-
-def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Path) -> None:
-    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
-        return [("null", "null/double")] if max(len(record.processes) for record in records) < 5 else []
-
-    run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 6), races=True), undecided=undecided)
-    assert processes_of(run) == [3, 5, 3]
-    assert run.records["null/double"].left is None
-    assert [process.index for process in run.records["null/double"].processes] == [0, 3, 4]
-
-
-@pytest.mark.parametrize(("spread", "stays_for"), [(0.001, 3), (0.3, 5)])
-def test_the_baseline_leaves_once_the_speed_up_is_known_well_or_five_processes_show_it(
-    tmp_path: Path, spread: float, stays_for: int
-) -> None:
-    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
-        return [("null", "null/double")] if max(len(record.processes) for record in records) < 8 else []
-
-    scripts = RUNNERS | {"eager": replace(RUNNERS["eager"], spread=spread)}
-    run = run_contest(tmp_path, scripts, replace(plan_of(3, 12), races=True), undecided=undecided)
-    left = run.records["eager"].left
-    assert left is not None and (left.after_process, left.seen_in) == (stays_for, "interval")
-    assert processes_of(run) == [stays_for, 8, 6]
-
-
-def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> None:
-    dies = Script(level_ms=1.0, endings={(1, "burst 3"): SEGFAULT})
-    run = run_contest(tmp_path, RUNNERS | {"null": dies}, RACE)
-    assert [process.index for process in run.records["null/double"].processes] == [0, 2]
-
-
-def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) -> None:
-    run_contest(tmp_path, RUNNERS, RACE, interrupted_at=(2, "null"))
-    run = run_contest(tmp_path, RUNNERS, RACE)
-    assert (processes_of(run), run.started) == ([3, 3, 1], [(2, "eager"), (2, "null")])
-    assert run.records["null/double"].left is not None
-
-
-def test_every_build_is_kept_over_an_interruption(tmp_path: Path) -> None:
-    plan = replace(plan_of(4), builds=2)
-    run_contest(tmp_path, RUNNERS, plan, interrupted_at=(1, "null"))
-    run = run_contest(tmp_path, RUNNERS, plan)
-    for record in run.records.values():
-        builds = [(process.build, process.warm) for process in record.processes]
-        assert builds == [(0, False), (1, False), (0, True), (1, True)]
-    assert not [note for note in run.notes if "was gone" in note]
-
-
-# --- what cells have built
-
-
-def test_what_cells_have_built_is_kept_of_the_fastest_first_up_to_the_limit(tmp_path: Path) -> None:
-    scripts = {
-        "eager": Script(),
-        "null": Script(level_ms=2.0, built_bytes=60_000),
-        "null/double": Script(level_ms=1.0, built_bytes=60_000),
-    }
-    run = run_contest(tmp_path, scripts, plan_of(2), artifact_limit=100_000)
-    kept = run.records["null/double"].artifact
-    assert {label: record.artifact for label, record in run.records.items()} == {
-        "eager": "",
-        "null": "",
-        "null/double": kept,
-    }
-    assert [path.stat().st_size for path in (run.store.root / kept).iterdir()] == [60_000]
-    assert any("over --artifact-limit were not kept: null (0.06 MB)" in note for note in run.notes)
-
-
-def test_an_interrupted_run_keeps_what_its_cells_have_built_and_then_that_of_the_fastest(tmp_path: Path) -> None:
-    """When it goes on, what was kept for lack of anything faster leaves room again."""
-    scripts = {
-        "eager": Script(),
-        "null": Script(level_ms=2.0, built_bytes=60_000),
-        "null/wrong": Script(built_bytes=10_000, answers={(0, "start"): WRONG}),
-    }
-    before = run_contest(tmp_path, scripts, plan_of(3), interrupted_at=(1, "eager"), artifact_limit=100_000)
-    kept = before.records["null"].artifact
-    assert not before.complete and not before.records["null/wrong"].artifact
-    assert [path.stat().st_size for path in (before.store.root / kept).iterdir()] == [60_000]
-    scripts["eager"].built_bytes = 60_000  # it is the fastest
-    after = run_contest(tmp_path, scripts, plan_of(3), artifact_limit=100_000)
-    assert after.complete and {label for label, record in after.records.items() if record.artifact} == {"eager"}
-    assert not (after.store.root / kept).exists()
-
-
-@pytest.mark.parametrize("ending", [{(0, "burst 3"): INTERRUPT}, {(1, "finish"): HANG}])
-def test_a_cell_that_ends_early_with_its_rounds_keeps_what_it_has_built(
-    tmp_path: Path, ending: dict[tuple[int, str], Ending]
-) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(built_bytes=10, endings=ending)}, plan_of(2))
-    assert run.records["null"].bursts and (run.store.root / run.records["null"].artifact / "model").exists()

@@ -103,7 +103,7 @@ def test_a_worker_takes_bursts_on_command_and_has_a_session_and_a_log_of_its_own
     assert os.getpgid(worker.pid) == worker.pid
     assert (tmp_path / "worker.log").stat().st_size >= 100_000
     worker.send(messages.TakeBurst())
-    samples = until(worker, messages.BurstTaken).samples_ns
+    samples = until(worker, messages.BurstMeasured).samples_ns
     assert len(samples) >= 3
     assert all(sample >= 1e6 for sample in samples)
     worker.send(messages.MeasureFurther(with_device_time=True, throughput_blocks=1))
@@ -195,7 +195,7 @@ def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
         worker.receive(time.monotonic() + 0.3)
     assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
     worker.resume()
-    assert until(worker, messages.BurstTaken).samples_ns
+    assert until(worker, messages.BurstMeasured).samples_ns
     worker.end()
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,8 @@ from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Stop
 from bakeoff.judging.under_load import judge_load, soaks_of
-from bakeoff.measuring.controller.load_rounds import NO_TIME_FOR_SETTINGS, NO_TIME_TO_SOAK, search_ended
+from bakeoff.measuring.controller.load_rounds import search_ended
 from bakeoff.measuring.controller.load_run import (
-    CEILING_RATE,
-    CEILING_SHARE,
     TURN_WINDOWS,
     CellUnderLoad,
     Round,
@@ -31,17 +30,16 @@ from bakeoff.measuring.controller.rate_search import NARROW, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
-from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings, TriedSettings
-from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
-from bakeoff.records.schema import Cell, Status
+from bakeoff.records.schema import Cell
 from bakeoff.records.store import ContestSoFar
-from bakeoff.records.text import spell_rate
+from bakeoff.records.text import counted, spell_rate
 from bakeoff.reports import headline
 from bakeoff.reports import load_report as load_sentences
 from tests.support import scripted
-from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
+from tests.support.golden import same_as_golden
+from tests.support.scripted import INTERRUPT, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
 SERVER = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=6.0)
@@ -76,23 +74,76 @@ def by_instances(settings: ServingSettings) -> float:
     return {1: 300.0, 2: 500.0, 4: 400.0}[settings.instances] - 10 * settings.batch
 
 
-def test_the_best_settings_are_found_and_all_others_are_told() -> None:
-    queue = Queue(by_instances)
-    load = settings_of(queue.under())
-    assert load.settings == ServingSettings(instances=2, threads=2)
-    assert {(one.settings.instances, one.settings.threads) for one in load.tried} == {(1, 4), (2, 2), (4, 1)}
-    chosen = next(one for one in load.tried if one.settings == load.settings)
-    assert chosen.value == pytest.approx(490 * 8 / 9, rel=0.05)
-    assert load.ceiling is not None and load.ceiling >= max(CEILING_RATE, CEILING_SHARE * chosen.value)
-    assert sum(order.answers_nothing for order in queue.orders) == 1, "it shows that the generator is no limit"
+@dataclass
+class Slow(Queue):
+    """A queue whose requests take long: those with one instance, all that come at a rate, or those that come alone.
+
+    A request that comes alone takes so many milliseconds at least in each further window.
+    """
+
+    fastest_ms: tuple[float, ...] = ()
+    is_late: Callable[[TakeLoad], bool] = lambda order: False
+
+    def take(self, order: TakeLoad) -> TrafficWindow:
+        window = super().take(order).window
+        if window and order.scenario is Scenario.SINGLE_STREAM and self.fastest_ms:
+            assert order.shed_after_ms is None and order.quantile == 0.0
+            place = sum(each.scenario is Scenario.SINGLE_STREAM for each in self.orders) - 1
+            fastest_ms, requests = self.fastest_ms[place % len(self.fastest_ms)], 3 * order.min_requests
+            window = window.model_copy(update={"objective_ms": fastest_ms, "requests": requests})
+        if window and self.is_late(order):
+            window = window.model_copy(update={"objective_ms": 100.0})
+        return TrafficWindow(window=window)
 
 
-def test_settings_whose_capacity_is_below_the_best_rate_are_not_searched() -> None:
-    queue = Queue(lambda settings: 1000.0 if settings.instances == 1 else 100.0)
-    load = settings_of(queue.under())
-    beaten = [one for one in load.tried if one.settings.instances > 1]
-    assert [one.reason for one in beaten] == ["answers 100 requests/s at most"] * 2
-    assert all(len(one.windows) == 1 for one in beaten)
+def searches() -> dict[str, tuple[Queue, CellUnderLoad]]:
+    """Return queues, and a cell that looks for the settings with which one of them carries most."""
+    one_is_late = Slow(
+        lambda settings: 400.0 - 10 * settings.batch, is_late=lambda order: order.settings.instances == 1
+    )
+    all_are_late = Slow(
+        by_instances, fastest_ms=(21.0, 21.0, 19.0), is_late=lambda order: order.scenario is Scenario.SERVER
+    )
+    without_batch = CELL.model_copy(update={"dimensions": {}})
+    strict = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
+    queues = {
+        "best with two instances": Queue(by_instances),
+        "best with one instance": Queue(lambda settings: 1000.0 if settings.instances == 1 else 100.0),
+        "settings that fail": Queue(by_instances, fails_from_batch=2),
+        "a first layout that carries nothing": one_is_late,
+        "no request that comes alone is quick enough": Slow(by_instances, fastest_ms=(21.0, 20.5)),
+        "each request that comes alone is quick enough": Slow(by_instances, fastest_ms=(19.0,)),
+        "the second request that comes alone is quick enough": Slow(by_instances, fastest_ms=(21.0, 19.0)),
+        "requests that are slow at any rate": all_are_late,
+    }
+    found = {name: (queue, queue.under()) for name, queue in queues.items()}
+    for name, more in {
+        "no batch": {"cell": without_batch},
+        "an objective that nothing meets": {"plan": strict},
+    }.items():
+        found[name] = (queue := Queue(by_instances), queue.under(**more))
+    found["single calls that are quick enough"] = (
+        queue := Queue(by_instances), CellUnderLoad(SERVER, CELL, queue.take, latency_ms=1.9, threads=4)
+    )  # fmt: skip
+    return found
+
+
+def test_settings_are_searched_as_before() -> None:
+    lines = []
+    for name, (queue, under) in searches().items():
+        load = settings_of(under)
+        orders = Counter(f"{order.scenario}{' of nothing' if order.answers_nothing else ''}" for order in queue.orders)
+        chosen = load.settings and f"{load.settings.instances} x {load.settings.threads}, batch {load.settings.batch}"
+        lines += [
+            f"## {name}: {chosen or load.reason}",
+            f"windows: {', '.join(f'{n} {what}' for what, n in orders.items())}",
+        ]
+        for one in load.tried:
+            found = f"{one.value:.4g}/s" if one.value else one.reason
+            settings = f"{one.settings.instances} x {one.settings.threads}, batch {one.settings.batch}"
+            lines.append(f"- {settings}: {found}, {counted(len(one.windows), 'window')}")
+        lines += [f"- left out: {note}" for note in load.left_out]
+    same_as_golden("searches.txt", "\n".join(lines))
 
 
 @pytest.mark.parametrize(("gain", "chosen", "searched"), [(1.3, "high", 2), (1.02, "low", 1), (0.9, "low", 1)])
@@ -170,97 +221,6 @@ def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected:
     assert is_settled(leads) is expected
 
 
-def test_settings_that_fail_are_one_result_of_the_search() -> None:
-    load = settings_of(Queue(by_instances, fails_from_batch=2).under())
-    assert load.settings is not None and load.settings.batch == 1
-    assert "no memory" in [one.reason for one in load.tried]
-
-
-def test_a_first_layout_that_carries_nothing_does_not_end_the_search() -> None:
-    queue = Queue(lambda settings: 60.0 if settings.instances == 1 else 400.0 - 10 * settings.batch)
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=4.05))
-    slow = queue.take
-
-    def take(order: TakeLoad) -> TrafficWindow:
-        taken = slow(order)
-        late = {"objective_ms": 10.0} if order.settings.instances == 1 and not order.answers_nothing else {}
-        return taken.model_copy(update={"window": taken.window and taken.window.model_copy(update=late)})
-
-    load = settings_of(CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4))
-    assert load.tried[0].value is None
-    assert load.settings is not None and load.settings.instances == 2
-
-
-def test_an_objective_that_nothing_meets_is_told() -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
-    load = settings_of(Queue(by_instances).under(plan))
-    assert load.settings is None
-    assert load.reason.startswith("p99 < 3 ms does not hold even at")
-
-
-@dataclass
-class Lonely(Queue):
-    """A queue in which single requests take so long at least, in each further window."""
-
-    fastest_ms: tuple[float, ...] = ()
-
-    def take(self, order: TakeLoad) -> TrafficWindow:
-        window = super().take(order).window
-        if order.scenario is Scenario.SINGLE_STREAM and window:
-            assert order.shed_after_ms is None and order.quantile == 0.0
-            place = sum(each.scenario is Scenario.SINGLE_STREAM for each in self.orders) - 1
-            fastest_ms, requests = self.fastest_ms[place % len(self.fastest_ms)], 3 * order.min_requests
-            window = window.model_copy(update={"objective_ms": fastest_ms, "requests": requests})
-        return TrafficWindow(window=window)
-
-
-def test_no_rate_is_looked_for_where_no_request_that_comes_alone_is_quick_enough() -> None:
-    queue = Lonely(by_instances, fastest_ms=(21.0, 20.5))
-    load = settings_of(queue.under())
-    assert load.settings is None and len(load.tried) == 3
-    assert {order.scenario for order in queue.orders} == {Scenario.SINGLE_STREAM} and len(queue.orders) == 6
-    assert load.reason == (
-        "p99 < 20 ms holds at no rate: of 63 requests to 1 instance, one after the other, the fastest took 20.5 ms"
-    )
-    assert load.left_out == [f"further settings of {CELL.label}, as no number of instances met the objective"]
-
-
-@pytest.mark.parametrize(("fastest_ms", "windows"), [((19.0,), 1), ((21.0, 19.0), 2)])
-def test_one_request_that_is_quick_enough_is_reason_for_a_search(fastest_ms: tuple[float, ...], windows: int) -> None:
-    queue = Lonely(by_instances, fastest_ms=fastest_ms)
-    load = settings_of(queue.under())
-    assert load.settings == ServingSettings(instances=2, threads=2)
-    alone = [order for order in queue.orders if order.scenario is Scenario.SINGLE_STREAM]
-    assert len(alone) == windows, "with the first settings only, as these serve"
-
-
-def test_a_rate_is_looked_for_at_once_where_single_calls_are_quick_enough() -> None:
-    queue = Queue(by_instances)
-    settings_of(CellUnderLoad(SERVER, CELL, queue.take, latency_ms=1.9, threads=4))
-    assert Scenario.SINGLE_STREAM not in {order.scenario for order in queue.orders}
-
-
-def test_settings_that_were_searched_tell_why_none_serves() -> None:
-    queue = Lonely(by_instances, fastest_ms=(21.0, 21.0, 19.0))
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0))
-    slow = queue.take
-
-    def take(order: TakeLoad) -> TrafficWindow:
-        window = slow(order).window
-        late = {"objective_ms": 100.0} if order.scenario is Scenario.SERVER else {}
-        return TrafficWindow(window=window and window.model_copy(update=late))
-
-    load = settings_of(CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4))
-    assert [trial.reason.startswith("p99 < 20 ms holds at no rate") for trial in load.tried][:2] == [True, False]
-    assert load.settings is None and load.reason.startswith("p99 < 20 ms does not hold even at")
-
-
-def test_a_model_without_a_batch_is_served_without_batches() -> None:
-    load = settings_of(Queue(by_instances).under(cell=CELL.model_copy(update={"dimensions": {}})))
-    assert {one.settings.batch for one in load.tried} == {1}
-    assert "no dimension batch" in load.left_out[0]
-
-
 def test_a_turn_takes_few_windows_and_finds_the_rate_again() -> None:
     queue = Queue(by_instances)
     under = queue.under()
@@ -333,16 +293,6 @@ def test_a_soak_lasts_as_long_as_asked_at_the_rate_found() -> None:
     assert {order.rate for order in queue.orders} == {load.turns[0].value}
 
 
-def test_a_soak_that_lasts_as_long_as_the_time_limit_comes_to_its_end(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0, slower_share=0.75)}
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=600.0)
-    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, time_limit_s=600.0)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-    soaks = {label: [round(soak.seconds) for soak in soaks_of(record.load)] for label, record in run.records.items()}
-    assert soaks == {"eager": [600], "null": [600, 600, 600]}
-    assert all({turn.process for turn in record.load.turns} == {0, 1, 2} for record in run.records.values())
-
-
 @pytest.mark.parametrize(("late_of_hundred", "parts"), [(0, 6), (1, 6), (4, 2), (50, 1)])
 def test_a_soak_ends_when_nothing_can_save_it(late_of_hundred: int, parts: int) -> None:
     queue = Queue(by_instances)
@@ -376,19 +326,6 @@ def test_other_scenarios_need_one_window_a_turn(plan: LoadPlan, expected: float)
 # --- in a contest
 
 
-def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: Path) -> None:
-    scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
-    run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
-    for label, capacity in (("eager", 500.0), ("null", 1000.0)):
-        load = run.records[label].load
-        assert load.settings is not None and len(load.soak) == 6
-        assert [(turn.process, turn.round) for turn in load.turns] == [
-            (process, number) for process in range(3) for number in range(1, 3)
-        ]
-        assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 6, rel=0.05)
-    assert {record.status for record in run.records.values()} == {Status.OK}
-
-
 def test_a_search_that_takes_too_long_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_plan, "WINDOWS_OF_SEARCH", 0)
     run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(1), load=SERVER)
@@ -398,165 +335,12 @@ def test_a_search_that_takes_too_long_ends_with_what_it_has(tmp_path: Path, monk
     assert not any("--budget" in text for load in loads for text in load.left_out), "there was none"
 
 
-@pytest.mark.parametrize(("budget_s", "told"), [(40.0, 2), (90.0, 1), (10_000.0, 0)])
-def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
-    tmp_path: Path, budget_s: float, told: int
-) -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=budget_s)
-    assert run.ended_s <= budget_s and run.complete
-    loads = [record.load for record in run.records.values()]
-    assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
-    assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
-    assert not any(search_ended(plan) in load.left_out for load in loads)
-    assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
-
-
-@pytest.mark.parametrize(
-    ("budget_s", "slower", "shares"),
-    [
-        (10_000.0, 0.95, [0.9]),
-        (10_000.0, 0.75, [0.9, 0.7]),
-        (10_000.0, 0.5, [0.9, 0.7, 0.5]),
-        (10_000.0, 0.2, [0.9, 0.7, 0.5, 0.35]),
-        (130.0, 0.95, []),
-    ],
-)
-def test_what_misses_the_objective_over_the_soak_is_soaked_at_less_until_it_holds(
-    tmp_path: Path, budget_s: float, slower: float, shares: list[float]
-) -> None:
-    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0, slower_share=slower)}
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
-    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
-    holds, missed = run.records["eager"].load, run.records["null"].load
-    assert run.ended_s <= budget_s and len(holds.soak) == len(missed.soak) == 6
-    assert [soak.has_missed for soak in soaks_of(holds)] == [False]
-    first, *lower = soaks_of(missed)
-    assert first.has_missed and [soak.rate / first.rate for soak in lower] == pytest.approx(shares)
-    assert [soak.has_missed for soak in lower[-1:]] == ([slower == 0.2] if shares else [])
-    assert len(missed.lower_soak) == 6 * len(shares)
-
-
-def test_a_cell_that_holds_no_share_of_its_rate_is_soaked_at_the_rate_that_another_one_holds(tmp_path: Path) -> None:
-    scripts = {"eager": Script(level_ms=10.0), "null": Script(slower_after_s=4.0, slower_share=0.15)}
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0, window_s=2.0)
-    records = run_contest(tmp_path, scripts, plan_of(3), load=plan).records
-    (held,), soaks = (soaks_of(records[label].load) for label in ("eager", "null"))
-    assert [soak.has_missed for soak in soaks] == [True] * 5 + [False]
-    assert soaks[-1].rate == held.rate < 0.35 * soaks[0].rate
-
-
-@pytest.mark.parametrize("budget_s", [10_000.0, 70.0])
-def test_a_further_soak_takes_what_is_left_of_the_first_one_and_half_at_least(tmp_path: Path, budget_s: float) -> None:
-    """A budget that leaves so much time leaves enough."""
-    scripts = {"eager": Script(level_ms=2.0), "null": Script(slower_after_s=1.9, slower_share=0.75)}
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, 12.0, soaks_all=False)
-    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
-    load = run.records["null"].load
-    assert [len(load.soak), len(load.lower_soak)] == [6, 6], "scripted windows keep no latencies: no soak ends early"
-    assert [soak.seconds for soak in soaks_of(load)] == pytest.approx([12.0, 6.0, 6.0])
-
-
-@pytest.mark.parametrize(
-    ("winner", "runner_up_ms", "soaked"),
-    [
-        (Script(level_ms=1.0), 1.2, {"null", "null/double"}),
-        (Script(level_ms=1.0), 2.0, {"null"}),
-        (Script(level_ms=1.0, slower_after_s=1.9, slower_share=0.15), 2.0, {"null", "null/double"}),
-    ],
-    ids=["near", "far", "the winner misses"],
-)
-def test_unless_asked_for_only_the_winner_and_a_runner_up_that_may_replace_it_are_soaked(
-    tmp_path: Path, winner: Script, runner_up_ms: float, soaked: set[str]
-) -> None:
-    scripts = {"eager": Script(level_ms=3.0), "null": winner, "null/double": Script(level_ms=runner_up_ms)}
-    plan = LoadPlan.of(Traffic(Scenario.SERVER, 1), OBJECTIVE, None, USUAL_MIN_TIME_S)
-    run = run_contest(tmp_path, scripts, plan_of(3), load=plan)
-    assert {label for label, record in run.records.items() if record.load.soak} == soaked
-    assert all(record.load.turns and NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
-
-
 def test_every_cell_has_a_rate_before_any_looks_for_its_settings(tmp_path: Path) -> None:
     scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
     said = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).said
     first_looks = [place for place, note in enumerate(said) if "with 1 instance, by a first look" in note]
     searches = [place for place, note in enumerate(said) if "serves best" in note]
     assert len(first_looks) == len(searches) == 2 and max(first_looks) < min(searches)
-
-
-@pytest.mark.parametrize(("limit_ms", "is_below"), [(5e-7, True), (2e-6, False)])
-def test_an_objective_below_the_floor_of_a_call_is_told_before_anything_is_built(
-    tmp_path: Path, limit_ms: float, is_below: bool
-) -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=limit_ms))
-    run = run_contest(tmp_path, {"eager": Script()}, load=plan, interrupted_at=(0, "eager"))
-    told = "p99 < 5e-07 ms is below the floor of a call, 1e-06 ms: hardly any build can hold it"
-    assert (told in run.said) is is_below and any(told in note for note in run.notes) is is_below
-
-
-def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:
-    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE)
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=30.0)
-    assert all(NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
-
-
-def test_a_cell_that_met_no_objective_in_one_process_looks_again_in_the_next(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(overloaded=frozenset({0}))}
-    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
-    assert load.settings is not None and len(load.soak) == 6
-    assert {turn.process for turn in load.turns} == {1, 2}
-
-
-def test_a_cell_that_dies_under_load_has_its_record_and_the_others_go_on(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): SEGFAULT})}
-    run = run_contest(tmp_path, scripts, load=SERVER)
-    ended = run.records["null"]
-    assert (ended.status, ended.died_in, ended.signal) == (Status.CRASH, "under load", 11)
-    assert len(ended.bursts) == 12, "what was measured before is kept"
-    assert run.records["eager"].load.turns
-
-
-def test_a_request_that_is_never_answered_ends_its_cell_in_minutes(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): HANG})}
-    run = run_contest(tmp_path, scripts, load=SERVER)
-    ended = run.records["null"]
-    assert ended.status is Status.TIMEOUT and "a request was not answered within" in ended.reason
-    assert run.ended_s < 300.0 and run.records["eager"].load.turns
-
-
-def test_a_later_process_that_dies_under_load_costs_only_itself(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(1, "load 1"): HANG})}
-    record = run_contest(tmp_path, scripts, plan_of(2), load=SERVER).records["null"]
-    assert record.status is Status.OK and [type(doubt) for doubt in record.doubts] == [ProcessLost]
-
-
-def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None:
-    wrong = Script(answers={(0, "start"): WRONG, (0, "finish"): WRONG})
-    run = run_contest(tmp_path, {"eager": Script(), "null": wrong}, load=SERVER)
-    assert run.records["null"].load is None and run.records["eager"].load is not None
-
-
-@pytest.mark.parametrize(
-    ("require", "precision", "status"),
-    [("top1>-1%", Precision.BF16, Status.OK), ("top1>5", Precision.BF16, Status.INCORRECT),
-     ("top1>-1%", Precision.FP32, Status.INCORRECT), ("", Precision.BF16, Status.INCORRECT)],
-)  # fmt: skip
-def test_what_a_required_metric_may_accept_serves_before_it_is_evaluated(
-    tmp_path: Path, require: str, precision: Precision, status: Status
-) -> None:
-    inexact = WRONG.model_copy(update={"is_only_inexact": True})
-    off = Script(answers={(number, stage): inexact for number in range(2) for stage in ("start", "finish")})
-    run = run_contest(
-        tmp_path, {"eager": Script(), "null": off}, plan_of(2), load=SERVER, evaluate="live:evaluate",
-        precision=precision, require=require,
-    )  # fmt: skip
-    record = run.records["null"]
-    assert record.status is status
-    processes = {turn.process for turn in record.load.turns} if record.load else set()
-    serves = bool(require) and precision is Precision.BF16
-    assert processes == ({0, 1} if status is Status.OK else {0} if serves else set())
-    [judged] = [judge_load([run.records["eager"], record])]
-    assert judged is not None and ("null" in [row.label for row in judged.answer.rows]) is (status is Status.OK)
 
 
 def test_a_log_tells_each_search_each_turn_and_each_soak_when_it_is_done(tmp_path: Path) -> None:
@@ -634,14 +418,6 @@ def test_a_run_that_is_interrupted_before_any_turn_says_what_single_calls_show_a
     assert contest.load is not None and {cell.label for cell in contest.load.cells} == {"eager", "null"}
     told = load_sentences.verdict(contest.load)
     assert told.startswith("under load nothing could be ranked (") and told.count("no turn yet") == 2
-
-
-def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script()}
-    before = run_contest(tmp_path, scripts, plan_of(3), load=SERVER, interrupted_at=(2, "null"))
-    assert not before.complete
-    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
-    assert {turn.process for turn in load.turns} == {0, 1, 2} and len(load.turns) == 6
 
 
 def latency_ms(rate: float, capacity: float = 500.0) -> float:

@@ -12,8 +12,8 @@ from torch import nn
 
 from bakeoff.backends.calling import sampled_places
 from bakeoff.measuring.messages import ComputeReference, PhaseBegun, receive_event
-from bakeoff.measuring.worker import loading, reference
-from bakeoff.measuring.worker.reference import OutputsIn, Subject
+from bakeoff.measuring.worker import eager_answers, loading, reference, subject
+from bakeoff.measuring.worker.subject import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.example_inputs import with_own_inputs
@@ -43,7 +43,7 @@ def without_room_for(*names: str) -> OutputsIn:
     def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
         if str(dtype).removeprefix("torch.") in names:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
-        return reference.outputs_in(model, cell, dtype)
+        return subject.outputs_in(model, cell, dtype)
 
     return computed
 
@@ -75,7 +75,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
         if dtype is torch.float64:
             raise torch.OutOfMemoryError("CUDA out of memory")
         assert tried[0]() is None, "two models do not fit where one does not"
-        return reference.outputs_in(model, cell, dtype)
+        return subject.outputs_in(model, cell, dtype)
 
     assert Subject(cell_of("bf16"), folder, folder, outputs_in=computed).exact().computed_in == "float32"
 
@@ -150,7 +150,7 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     example += [torch.ones(1, 6)] if "scales" in kinds else []
     model = with_own_inputs("mine", module, tuple(example))
     cell = cell_of("fp32")
-    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
     for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
@@ -173,8 +173,8 @@ def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
 ) -> None:
     model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     cell = cell_of("fp32")
-    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
-    assert (found, reference.inputs_that_stay(sets)) == (kinds, stay)
+    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    assert (found, eager_answers.inputs_that_stay(sets)) == (kinds, stay)
 
 
 MASKED = """
@@ -213,7 +213,7 @@ def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float
     given = torch.tensor(span)
     model = with_own_inputs("mine", Span(), (torch.randn(len(span), 12), given))
     cell = cell_of("fp32")
-    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
     assert found == (() if second == span else ("pairs",))
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
@@ -238,7 +238,7 @@ def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: fl
     given = torch.full((2, 3, 5, 5), value)
     model = with_own_inputs("mine", module, given)
     cell = cell_of("fp32")
-    found, sets = reference.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
     assert found == kinds and torch.equal(sets[0].args[0], given)
     other = sets[1].args[0]
     assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)
@@ -251,7 +251,7 @@ def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: fl
 def test_an_input_that_decides_is_varied_by_the_inputs_that_take_the_other_way(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "sets_that_differ_most", lambda model, cell, module, sets, load: ((), sets))
+    monkeypatch.setattr(eager_answers, "sets_that_differ_most", lambda model, cell, module, sets, load: ((), sets))
     (folder / "masked.py").write_text(MASKED)
     cell = Cell(model="masked.py:factory", precision=Precision.FP32, backend="eager")
     found = reference.compute(ComputeReference(cell=cell, reference=folder / "reference.pt"), folder, folder)
@@ -306,8 +306,8 @@ def test_indices_that_may_be_out_of_range_never_reach_a_gpu_untried(monkeypatch:
         moved.append(cell.device)
         return model.module, model.inputs
 
-    monkeypatch.setattr(reference, "move_to_device", move)
-    assert reference.sets_that_differ_most(model, cell, model.module, model.inputs, lambda: model)[0] == ()
+    monkeypatch.setattr(eager_answers, "move_to_device", move)
+    assert eager_answers.sets_that_differ_most(model, cell, model.module, model.inputs, lambda: model)[0] == ()
     assert moved == [CPU]
 
 
@@ -390,7 +390,7 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
 ) -> None:
     cell = cell_of(precision).model_copy(update={"task": task})
     files = {}
-    for name, outputs_in in (("exact", reference.outputs_in), ("eager", without_room_for(*lacking))):
+    for name, outputs_in in (("exact", subject.outputs_in), ("eager", without_room_for(*lacking))):
         files[name] = folder / name
         reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
     exact, known = (Reference.load(files[name]) for name in ("exact", "eager"))
@@ -497,10 +497,10 @@ def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
     weights = [tensor.clone() for tensor in module.state_dict().values()]
     cell = cell_of("fp32")
     with torch.inference_mode():
-        ((found,),) = reference.outputs_in(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
+        ((found,),) = subject.outputs_in(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
     assert all(torch.equal(one, other) for one, other in zip(module.state_dict().values(), weights, strict=True))
     with torch.inference_mode():
-        ((expected,),) = reference.outputs_in(LoadedModel(module, sets), cell, torch.float64)
+        ((expected,),) = subject.outputs_in(LoadedModel(module, sets), cell, torch.float64)
     assert found.dtype is torch.float64
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
 

@@ -23,8 +23,7 @@ from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal
 from bakeoff.planning.ranges import Span, parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
-from bakeoff.planning.values import Shard, Size
-from bakeoff.records.duration import Duration
+from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Range, Report
 from tests.support.distributions import distribute

@@ -11,7 +11,7 @@ from bakeoff.backends.base import Compiled
 from bakeoff.judging.dynamic import dynamic_ranges_of
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.sweeps import sweeps_of
-from bakeoff.measuring.worker import reference
+from bakeoff.measuring.worker import eager_answers
 from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.serving import Stream
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
@@ -165,9 +165,9 @@ def test_the_work_of_a_stream_is_that_of_all_its_lengths() -> None:
     linear = torch.nn.Linear(16, 16, bias=False)
     sets = tuple(Inputs((torch.zeros(length, 16),)) for length in (3, 1))
     model = LoadedModel(linear, sets)
-    work, _ = reference.count_work(model, linear, sets, Precision.FP32, None)
+    work, _ = eager_answers.count_work(model, linear, sets, Precision.FP32, None)
     assert work == Work(flops=2 * 16 * 16 * 4, bytes_moved=4 * (2 * 16 * 16 + 2 * 16 * 4))  # weights twice, values once
-    alike, _ = reference.count_work(model, linear, (sets[0], sets[0]), Precision.FP32, None)
+    alike, _ = eager_answers.count_work(model, linear, (sets[0], sets[0]), Precision.FP32, None)
     assert alike is not None and alike.flops == 2 * 16 * 16 * 3  # a call has one of several inputs of one length
 
 

@@ -23,7 +23,6 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.reports import charts, history, junit, writer
 from bakeoff.reports.csv_files import sweep_tables, to_csv
-from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import MOST_COLUMNS
 from bakeoff.reports.run_report import to_markdown, to_page, to_short_markdown
 from tests.judging.test_costs import load, window
@@ -35,7 +34,6 @@ from tests.reports.samples import (
     cell,
     failed,
     judged,
-    mlp_on_cuda,
     ok,
     over_processes,
     report,
@@ -103,18 +101,6 @@ def test_an_interval_that_tells_nothing_is_unknown_in_every_output(levels_ms: li
         assert ("[unknown]" in text) is not is_told, name
 
 
-def test_dimensions_of_all_models_have_a_column_each() -> None:
-    records = [ok(cell(dimensions={"batch": 1}), bursts(1.0)), ok(cell(dimensions={"sequence": "long"}), bursts(1.0))]
-    first, second = in_csv(judged(records))
-    assert (first["dim_batch"], first["dim_sequence"], second["dim_sequence"]) == ("1", "", "long")
-    assert to_csv(judged([])) == "model\n"
-
-
-def test_a_column_that_nothing_is_known_of_is_left_out() -> None:
-    without_baseline = judged([ok(cell("onnx"), bursts(1.0))])
-    assert not any("speed-up" in heading or "floor" in heading for heading in in_markdown(without_baseline)[0])
-
-
 def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_number_of_the_winner(
     tmp_path: Path,
 ) -> None:
@@ -133,14 +119,6 @@ def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_numb
     assert "not as required</b>: median_ms is 2.035, not &lt; 1.5" in to_page(judgement)
 
 
-def test_a_cell_says_when_it_pays_below_its_row_and_in_the_csv() -> None:
-    calls = {row["backend"]: row["break_even_calls"] for row in in_csv(judged(mlp_on_cuda()))}
-    assert (calls["inductor"], calls["eager"]) == ("", "0") and 10_000 < int(calls["onnx"]) < 100_000
-    assert re.search(
-        r"<dt>break-even</dt><dd>\d\d,\d{3} \[\d\d,\d{3},\xa0\d\d,\d{3}\] calls</dd>", to_page(judged(mlp_on_cuda()))
-    )
-
-
 @pytest.mark.parametrize(
     ("unheld", "told"),
     [
@@ -153,11 +131,6 @@ def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told:
     step: schema.Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
     assert in_markdown(judged([record]))[0]["relative RMSE"] == told
-
-
-def test_a_word_in_place_of_a_number_has_no_unit() -> None:
-    page = to_page(judged([ok(cell("onnx"), steady([2.0] * 3), build_s=1.0), ok(cell(), steady([1.0] * 3))]))
-    assert "<dt>break-even</dt><dd>never</dd>" in page and "<dt>p99.9</dt><dd>n/a</dd>" in page
 
 
 def test_a_long_reason_is_cut_in_the_table() -> None:
@@ -180,12 +153,6 @@ def with_metrics() -> list[schema.Record]:
     worse = [0.0] * 20 + reference[20:]
     rows = [evaluated("eager", reference, reference, 2.0), evaluated("onnx", worse, reference, 1.0)]
     return [*rows, evaluated("inductor", None, reference, 1.5)]
-
-
-def test_programs_get_a_metric_of_ones_own() -> None:
-    [answer] = answer_of(judged(with_metrics()), Path("run")).contests
-    found = answer.metrics["onnx"]["top1"]
-    assert (found.value, found.reference, found.samples) == (0.7, 0.9, 100) and found.change_ci95 is not None
 
 
 KINDS = ("precisions", "metrics", "end to end", "energy", "dynamic", "load", "generation", "calls", "starts")

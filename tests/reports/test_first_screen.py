@@ -5,8 +5,6 @@ What each case says is held against `golden/first_screen.txt`.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import sys
 from collections.abc import Callable
@@ -31,8 +29,6 @@ from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Interval, Ratio, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.reports import doubt_sentences, first_screen, headline, junit, machine, number_format, sentences, summary
-from bakeoff.reports.columns import columns_of
-from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.first_screen import AGAIN, export_command
 from bakeoff.reports.json_answer import ContestAnswer, answer_of
 from bakeoff.reports.markdown import escape
@@ -209,13 +205,6 @@ def test_an_answer_that_is_not_kept_names_the_cell_to_export() -> None:
         assert (kept, not_kept) == (contest.cell.model, contest.ranked[0].cell.id)
 
 
-def test_an_interrupted_run_says_with_what_it_is_decided() -> None:
-    """It gets as many processes as were asked for."""
-    contest = judged(EQUALS, complete=False).contests[0]
-    (doubt,) = doubt_sentences.doubts_with(Effect.WINNER, contest)
-    assert doubt.endswith("bakeoff resume measures on, and unfinished processes anew")
-
-
 def test_whoever_measures_again_is_told_which_variables_the_models_files_read() -> None:
     plain = report(EQUALS)
     read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
@@ -225,24 +214,6 @@ def test_whoever_measures_again_is_told_which_variables_the_models_files_read() 
     for name in ("quiet", "report.md", "details.md", "page"):
         assert told in outputs[name] and "MYDEPTH, " not in outputs[name], name
     assert machine.variables_to_set(plain.environment) == ""
-
-
-@pytest.mark.parametrize(
-    ("rates", "ceiling", "told"),
-    [
-        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 10_000, "and nothing was found that could"),
-        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 800, "; one finding could"),
-        ({"onnx": [350, 352, 349], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
-        ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 500, "; 2 findings could"),
-        ({"onnx": [420, 421, 419], "openvino": [420, 421, 419]}, 10_000, "and nothing was found that could"),
-        ({"onnx": [350], "openvino": [420]}, 10_000, "; more processes could"),
-    ],
-)
-def test_what_the_load_generator_may_limit_is_counted(rates: dict[str, list[float]], ceiling: float, told: str) -> None:
-    records = [carrying(label, values, ceiling=ceiling) for label, values in rates.items()]
-    assert f"{told} change the winner" in first_screen.whether_to_ship(judged(records, **LOADED).contests)
-    so_far = first_screen.whether_to_ship(judged(records, **LOADED, complete=False).contests)
-    assert f"{told.replace('more processes', 'the rest of the run')} change the winner" in so_far
 
 
 def line(judgement: Judgement) -> str:
@@ -386,54 +357,6 @@ def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, sai
     assert number_format.compared(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True), "eager") == said
 
 
-def test_a_short_report_of_nothing_says_so(tmp_path: Path) -> None:
-    assert "No cell has ended yet." in to_short_markdown(judged([]), tmp_path)
-
-
-def test_an_interval_of_a_speedup_is_the_same_in_every_output(tmp_path: Path) -> None:
-    apart = ok(cell(), over_processes(3000.0, (1.0, 1.0, 1.0, 10.0, 10.0)))
-    judgement = judged([ok(cell("onnx"), over_processes(1.0, (1.0,) * 5)), apart])
-    contest = judgement.contests[0]
-    ratio = contest.cells[0].speedup
-    assert ratio is not None and ratio.ci95 is not None and ratio.ci95.high > 5000
-    ends = [number_format.ratio(end) for end in (ratio.ci95.low, ratio.ci95.high)]
-    assert "({}x to {}x)".format(*ends) in headline.line(contest)
-    assert "[{},\u00a0{}]".format(*ends) in [
-        column.interval_of(contest.cells[0]) for column in columns_of([contest]) if column.csv == "speedup"
-    ]
-    assert number_format.ratio_interval(Interval(low=3.35, high=3906.2)) == "[3.35,\u00a03,906]", "however wide"
-    answer = answer_of(judgement, tmp_path).contests[0]
-    assert answer.speedup == ratio
-    row = next(csv.DictReader(io.StringIO(to_csv(judgement))))
-    assert (float(row["speedup_ci95_low"]), float(row["speedup_ci95_high"])) == (ratio.ci95.low, ratio.ci95.high)
-
-
-def test_an_open_requirement_tells_in_every_output_how_many_more_samples_would_decide(tmp_path: Path) -> None:
-    judgement = evaluated([0.0, *[1.0] * 7])
-    said = "but onnx may miss top1 > -1%: about 428 more samples would tell"
-    for name, text in every_output(judgement).items():
-        assert said in text, name
-    assert answer_of(judgement, tmp_path).contests[0].metrics["onnx"]["top1"].further_samples == 428
-
-
-@pytest.mark.parametrize("calls", [None, 100])
-def test_an_undecided_answer_says_who_may_miss_a_requirement_and_counts_what_it_lists(calls: int | None) -> None:
-    few = [0.0, *[1.0] * 7]
-    records = [
-        metrics.measured(label, few, few).model_copy(
-            update={name: getattr(ok(cell(label), steady(levels)), name) for name in ("latency", "processes", "bursts")}
-        )
-        for label, levels in {"onnx": [1.0, 1.05], "eager": [1.03, 1.0]}.items()
-    ]
-    judgement = judged(records, request={"require": "top1>-1%", "calls": calls})
-    assert "undecided, and " in line(judgement) and "onnx may miss top1 > -1%" in headline.line(judgement.contests[-1])
-    listed = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
-    outputs = every_output(judgement)
-    assert len(listed) == 2 and f"What could change the winner: - {listed[0]} - {listed[1]}" in outputs["terminal"]
-    for name in ("terminal", "report.md", "details.md", "page"):
-        assert "2 findings could change the winner" in outputs[name], name
-
-
 def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_answers_a_call_faster() -> None:
     few = [0.0, *[1.0] * 7]
     slow_to_build = ok(cell("inductor"), steady([0.5, 0.5]), build_s=60.0)
@@ -497,17 +420,6 @@ def test_in_a_sweep_cells_that_were_not_reached_have_their_size() -> None:
     records += [failed(each, Status.NOT_REACHED, "too early") for each in large]
     unfinished = first_screen.unfinished(judged(records, complete=False, planned=4))
     assert unfinished[0].endswith("Not reached yet: eager (batch 8) and onnx (batch 8).")
-
-
-def test_where_all_cells_have_numbers_the_winner_is_the_one_so_far(tmp_path: Path) -> None:
-    judgement = interrupted(tmp_path / "run", {"eager": 3.0, "onnx": 1.0, "torchscript": 2.0})
-    (contest,) = judgement.contests
-    assert headline.certainty(contest).endswith(", so far")
-    assert sentences.finding(contest).startswith("so far, onnx wins at ")
-    for name, text in every_output(judgement).items():
-        assert f"{headline.certainty(contest)}" in text, name
-    whole = judged(list(judgement.report.records))
-    assert "so far" not in headline.line(whole.contests[0]) + sentences.finding(whole.contests[0])
 
 
 def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> None:
@@ -652,14 +564,3 @@ def check_what_ships(made: Report, answer: ContestAnswer, folder: Path) -> None:
     if record.artifact:
         command = export_command(contest, str(folder), judgement.contests).split()
         assert choose(made, command[-1].strip("'")).cell.label == answer.winner
-
-
-def test_what_answers_single_calls_is_told_beside_the_answer(tmp_path: Path) -> None:
-    judgement = judge(samples.report(fast_and_slow(), request={"calls": 10}))
-    (answer,) = answer_of(judgement, tmp_path).contests
-    beside = answer.at_single_calls
-    assert (answer.winner, answer.unit, answer.runner_up) == ("eager", "s", "onnx")
-    assert answer.value == pytest.approx(0.1, abs=0.01) and answer.latency_ms == pytest.approx(10.0, abs=0.1)
-    assert answer.lead is not None and answer.lead.value > 100
-    assert beside and (beside.winner, beside.unit, beside.latency_ms) == ("onnx", "ms", pytest.approx(1.0, abs=0.01))
-    assert beside.speedup is not None and beside.speedup.value == pytest.approx(10.0, abs=0.1)

@@ -15,7 +15,6 @@ from bakeoff.records.report_file import to_json
 from bakeoff.records.schema import Environment, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.reports import history
-from bakeoff.reports.charts import draw_history
 from bakeoff.reports.history import RUNS_SHOWN
 from tests.reports.samples import cell, constant, environment, failed, ok, over_processes, report
 from tests.support.golden import same_as_golden
@@ -162,14 +161,6 @@ def test_the_first_table_holds_the_last_runs_and_folded_ones_those_before(tmp_pa
     assert "conv on cpu, fp32" in ticks
 
 
-def test_another_folder_can_be_named(tmp_path: Path) -> None:
-    keep(made(1, medians(1.0)), tmp_path / "runs" / "1")
-    _, page = history.write(tmp_path / "runs", tmp_path / "new" / "place")
-    assert page == tmp_path / "new" / "place" / "history.md"
-    assert not (tmp_path / "runs" / "history.md").exists()
-    assert (tmp_path / "new" / "place" / "history.png").stat().st_size > 5_000
-
-
 def test_a_history_of_other_runs_is_not_replaced(tmp_path: Path) -> None:
     keep(made(1, medians(1.2)), tmp_path / "a" / "run_1")
     keep(made(2, medians(1.1)), tmp_path / "b" / "run_2")
@@ -178,14 +169,6 @@ def test_a_history_of_other_runs_is_not_replaced(tmp_path: Path) -> None:
         history.write(tmp_path / "b", tmp_path)
     before = page.read_bytes()
     assert history.write(tmp_path, tmp_path)[1] == page and page.read_bytes() != before
-
-
-@pytest.mark.slow
-def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
-    records = [ok(cell(model=f"m{number}"), constant([1.0, 200.0] * 4)) for number in range(14)]
-    keep(made(1, records), tmp_path / "1")
-    files = draw_history(history.read(tmp_path), tmp_path)
-    assert [path.name for path in files] == ["history.png", "history.svg", "history-2.png", "history-2.svg"]
 
 
 def test_without_any_latency_there_is_a_page_and_no_figure(tmp_path: Path) -> None:

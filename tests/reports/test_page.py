@@ -173,16 +173,6 @@ def test_the_page_can_be_used_without_sight_or_pointer(page: Page) -> None:
     assert all(after <= before + 2 for before, after in itertools.pairwise(levels))
 
 
-@pytest.mark.slow
-def test_thirty_cells_fit_into_a_megabyte() -> None:
-    records = []
-    for number, place in itertools.product(range(3), range(10)):
-        member = cell("null", f"mode{place}", model=f"model{number}", dimensions={"batch": 8, "features": 1024})
-        made = over_processes(1.5 / (1 + 0.1 * place), rounds=20, calls=60, seed=place)
-        records.append(ok(member, made, build_s=1.0 + place, roofline=roofline(1.0)))
-    assert len(to_page(judged(records)).encode()) < 2**20
-
-
 def test_a_report_without_records_or_numbers_is_a_page_too() -> None:
     assert "No cell has ended yet." in Page(to_page(judged([]))).reads()
     assert Page(to_page(judged([failed(cell("onnx"), Status.CRASH, "signal 11")]))).charts() == []
@@ -197,12 +187,6 @@ def test_extreme_numbers_are_drawn_too() -> None:
     unknown = nothing.model_copy(update={"memory": None, "phases": []})
     for records in (one_call, [nothing], [endless], [unknown, endless]):
         assert Page(to_page(judged(records))).charts()
-
-
-def test_the_outputs_of_a_cell_that_was_never_called_are_not_called_right() -> None:
-    absent = failed(cell("onnx"), Status.UNAVAILABLE, "it is not installed", asked_by_name=True)
-    page = to_page(judge(report([ok(cell("eager"), constant([1.0] * 6)), absent])))
-    assert page.count("<dt>outputs</dt>") == page.count("<dt>outputs</dt><dd>right</dd>") == 1
 
 
 def run(run_id: str, day: int, onnx_ms: float) -> Report:
@@ -252,11 +236,6 @@ def test_a_list_of_pages_removes_nothing_outside_of_the_site(tmp_path: Path) -> 
     assert kept.exists()
 
 
-def test_one_run_has_no_history() -> None:
-    index = site.to_index([site.PublishedRun(judge(run("first", 11, 1.0)), "runs/first.html")])
-    assert "From run to run" not in index and "<h1>1 run</h1>" in index
-
-
 def test_runs_of_one_id_get_files_of_their_own() -> None:
     assert site.unique_names(["a b", "a/b", "../..", "a-b-2"]) == ["a-b", "a-b--2", "run", "a-b-2"]
 
@@ -266,24 +245,12 @@ def test_an_index_is_safe_with_any_text() -> None:
     assert "<script>alert" not in index and "\x1b" not in index
 
 
-def fold(markdown: str, summary: str) -> list[str]:
-    """Return the lines that unfold below a summary."""
-    return markdown.split(f"<details><summary>{summary}</summary>")[1].split("</details>")[0].strip().splitlines()
-
-
 def test_every_link_of_the_contents_leads_to_a_section_and_one_contest_has_none() -> None:
     markdown = to_markdown(judged())
     (contents,) = re.findall(r"^Contents: .*$", markdown, flags=re.M)
     links, anchors = re.findall(r"\]\(#(.*?)\)", contents), re.findall(r'<a id="(.*?)">', markdown)
     assert sorted(links) == sorted(anchors)
     assert "Contents" not in to_markdown(judged(conv_on_cpu()))
-
-
-def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
-    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[caveat("of another cell")])
-    markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[caveat("of the winner")]), slower]))
-    assert "What could change the winner's numbers:\n\n- eager: of the winner\n" in markdown
-    assert fold(markdown, "Other remarks") == ["- onnx: of another cell"]
 
 
 def test_a_long_reason_stands_whole_below_the_tables() -> None:

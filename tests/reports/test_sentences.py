@@ -9,10 +9,9 @@ from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.judgement import contests_of, judge, judged_anew
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
-from bakeoff.records.text import counted, first
+from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import cost_report, doubt_sentences, findings, headline, machine, number_format, sentences, traits
-from bakeoff.reports.run_report import to_markdown
 from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
@@ -22,7 +21,6 @@ from tests.reports.samples import (
     conv_on_cpu,
     environment,
     failed,
-    hostile_on_cpu,
     judged,
     lived,
     ok,
@@ -157,32 +155,6 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_told_as_before() -> None:
     same_as_golden("builds_made_elsewhere.txt", "\n".join(sentences.builds_made_elsewhere(judged_contest(*records))))
 
 
-def test_where_another_cell_costs_least_meanwhile_the_sentence_and_the_figure_have_the_same_number() -> None:
-    contest = judged_contest(once(2.0, "eager"), once(1.2, "jit", build_s=0.1), once(1.0, "onnx", build_s=1.0))
-    told = sentences.pays(contest)
-    against_eager, least = (f"{leg:,}" for leg in (1001, contest.costs.legs("cold", contest.contenders)[-1].first_call))
-    assert f"pays against eager from call {against_eager} on, and costs least of all from call {least} on" in told
-    assert told.endswith(": until then jit costs less.")
-    assert f"onnx from call {least} on" in findings.costs(contest)
-
-
-def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
-    made = report()
-    filled = sentences.with_verdicts(judge(made))
-    assert filled.records is made.records
-    for contest, stored in zip(judge(made).contests, filled.verdicts, strict=True):
-        assert (stored.contest_id, stored.title, stored.winner) == (
-            contest.contest_id,
-            contest.title,
-            contest.fastest.winner,
-        )
-        assert [standing.label for standing in stored.standings] == contest.contenders
-        assert stored.sentence == sentences.verdict(contest)
-        assert stored.doubts == doubt_sentences.doubts(contest)
-    baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
-    assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
-
-
 def test_where_the_model_itself_fails_the_answer_says_why() -> None:
     told = Failure(kind="RuntimeError", text="your model failed when it was called in fp32: RuntimeError: 2x7 and 8x4")
     records = [failed(cell(label), Status.ERROR, "", failure=told) for label in ("eager", "onnx")]
@@ -253,20 +225,6 @@ def test_a_phase_is_not_said_twice_beside_the_reason() -> None:
     assert (number_format.ending(crash), number_format.ending_beside_reason(crash)) == ("crash in load", "crash")
     error = failed(cell("onnx"), Status.ERROR, "no such operator", died_in="export")
     assert number_format.ending_beside_reason(error) == "error in export"
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "written"),
-    [
-        (1, "cell", "1 cell"),
-        (0, "cell", "0 cells"),
-        (2, "process", "2 processes"),
-        (0.5, "time", "0.5 times"),
-        (12_345_678, "call", "12,345,678 calls"),
-    ],
-)
-def test_what_is_counted_has_a_plural_unless_it_is_one(number: float, noun: str, written: str) -> None:
-    assert counted(number, noun) == written
 
 
 def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "decode") -> Record:
@@ -447,14 +405,3 @@ def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
 def test_nothing_is_shown_if_nothing_was_measured() -> None:
     contest = view([failed(cell("onnx"), Status.CRASH, "signal 11")])
     assert (cost_report.table(contest), cost_report.sentences(contest)) == (None, [])
-
-
-def test_markdown_folds_costs_below_each_contest_unless_they_were_asked_for() -> None:
-    made = report([*records(), *hostile_on_cpu()])
-    assert to_markdown(judge(made)).count("<summary>What a deployment costs over its life</summary>") == 2
-    contest, hostile = to_markdown(judge(judged_anew(made, calls=100))).split(
-        "### What a deployment costs over its life"
-    )[1:]
-    assert r"| third\_party\* |" in hostile
-    section = contest.split("\n## ")[0]
-    assert "\nWhat calls take in s" in section and "<summary>What calls take" not in section

@@ -5,21 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from bakeoff import cli
 from bakeoff.commands.run import exit_status
 from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.suites import Suite
-from bakeoff.records import report_file
 from bakeoff.records.load_samples import ServingSettings as Settings
 from bakeoff.records.load_samples import TriedSettings
-from bakeoff.records.schema import AroundCall, Cell, Range, Record, Report, Status
+from bakeoff.records.schema import Cell, Range, Record, Report, Status
 from bakeoff.reports import csv_files, dynamic, headline, load_report, suite_report
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
@@ -76,27 +73,6 @@ def left_out(record: Record) -> Record:
     return failed(record.cell, Status.NOT_REACHED, "interrupted")
 
 
-def test_the_terminal_prints_a_line_for_each_of_many_contests_and_last_the_answer_of_the_suite(many: Judgement) -> None:
-    lines = reported(many).rstrip().splitlines()
-    first = next(place for place, line in enumerate(lines) if "net0  →" in line)
-    assert all("→" in line for line in lines[first:-1]) and len(lines[first:-1]) == MOST_SECTIONS + 1
-    assert lines[-1].startswith("9 models on cpu, fp32: onnx is the fastest")
-    assert lines[0] == "9 models on cpu, fp32" and first < 30
-    assert "relat." not in reported(many)  # a column of the long tables
-
-
-def test_without_a_suite_nothing_is_said_of_one() -> None:
-    small = judged(suite(3))
-    assert csv_files.suite_tables(small) == {} and answer_of(small, Path()).suites == []
-    assert "on average" not in reported(small) and "Every model" not in to_markdown(small)
-
-
-def test_the_quiet_answer_is_the_line_of_each_contest_and_of_the_suite(many: Judgement) -> None:
-    said = reported(many, is_quiet=True).splitlines()
-    assert said[-1].startswith("9 models on cpu, fp32: onnx is the fastest")
-    assert sum("→" in line for line in said) == len(many.contests) == MOST_SECTIONS + 1
-
-
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -112,41 +88,11 @@ def test_dynamos_words_for_endings(ending: Status, said: str) -> None:
     assert row["accuracy"] == said
 
 
-def test_the_json_answer_has_the_suite(five: Judgement, found: Suite) -> None:
-    (told,) = json.loads(answer_of(five, Path()).model_dump_json())["suites"]
-    assert [each["label"] for each in told["backends"]] == found.labels
-    assert told["contests_in_means"] == 2 and len(told["failures"]) == 2
-
-
 def test_the_page_colours_speedups_and_names_failures_by_their_status(page: str) -> None:
     rows = re.findall(r'<tr class="cell " data-status="(all passed|some failed)">(.*?)</tr>', page, re.DOTALL)
     assert [outcome for outcome, _ in rows].count("some failed") == 3 and len(rows) == 5
     cells = re.findall(r'<td class="number( heat)?( status bad)?"[^>]*><span class="value">([^<]*)<', rows[1][1])
     assert cells == [("", " status bad", "error"), (" heat", "", "1.60"), ("", "", "1.00"), ("", "", "1.00")]
-
-
-@pytest.mark.slow
-def test_shards_joined_by_one_report_are_the_same_suite(
-    tmp_path: Path, found: Suite, capsys: pytest.CaptureFixture[str], restored_signals: None
-) -> None:
-    for shard in range(2):
-        kept = [each for each in RECORDS if int(each.cell.model[-1]) % 2 == shard]
-        (tmp_path / str(shard)).mkdir()
-        made = report(kept, run_id=f"shard-{shard}", complete=bool(shard), created_at=f"2026-05-0{1 + shard}T10:00:00Z")
-        report_file.write_json(made, tmp_path / str(shard))
-    whole = tmp_path / "whole"
-    paths = [str(tmp_path / str(shard)) for shard in range(2)]
-    assert cli.main(["report", *paths, "--out", str(whole)]) == 0
-    joined = report_file.read(whole)
-    assert (len(joined.records), joined.planned, joined.complete) == (len(RECORDS), len(RECORDS), False)
-    assert joined.created_at == "2026-05-01T10:00:00Z", "when the first shard began"
-    (suite_of_both,) = judge(joined).suites
-    assert {row.label: (row.passed, row.wins, row.profile.ratios) for row in suite_of_both.rows} == {
-        row.label: (row.passed, row.wins, row.profile.ratios) for row in found.rows
-    }
-    assert suite_report.finding(suite_of_both) in words(capsys.readouterr().out)
-    assert cli.main(["report", paths[0], paths[0], "--out", str(whole)]) == 2
-    assert "without a contest in common" in capsys.readouterr().err
 
 
 def test_a_suite_without_a_baseline_has_latencies_and_no_speedups() -> None:
@@ -215,18 +161,6 @@ def test_two_environments_share_a_range() -> None:
     assert only.names == ["seq 16", "seq 64"]
 
 
-def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, range_of: DynamicRange) -> None:
-    onnx = next(build for build in range_of.builds if build.configuration == "onnx")
-    assert onnx.costs == pytest.approx([1.1, 1.3])
-    for contest in judgement.contests:
-        rows = {row.label: row for row in contest.cells}
-        medians = [rows[label].record.latency for label in ("onnx[dynamic]", "onnx")]
-        assert medians[0] and medians[1]
-        assert rows["onnx[dynamic]"].over_own_build is not None
-        assert rows["onnx[dynamic]"].over_own_build.value == medians[0].median_ms / medians[1].median_ms
-        assert rows["onnx"].over_own_build is None
-
-
 def changed(label: str, seqs: tuple[int, ...] = (16, 64), **update: object) -> DynamicRange:
     """Return the same range, in which the cells of this label are others at these sizes."""
     made = [
@@ -264,12 +198,6 @@ def test_a_dynamic_build_has_the_hue_of_its_backend() -> None:
     looks = Palette([single, dynamic])
     assert looks("onnx").light == Palette([single])("onnx").light != looks("onnx[dynamic]").light
     assert looks("onnx").marker != looks("onnx[dynamic]").marker
-
-
-def test_runs_without_a_range_have_no_such_table() -> None:
-    plain = [record for record in records() if not record.cell.dynamic]
-    judged = judge(report(plain))
-    assert judged.dynamic_ranges == () and "one build for" not in to_markdown(judged)
 
 
 def test_a_report_without_the_new_fields_still_reads() -> None:
@@ -369,35 +297,9 @@ def test_a_cell_that_holds_no_soak_carries_nothing() -> None:
     assert exit_status(found) == 1 and exit_status(judge(report([NOT_HELD, SLOW]))) == 0
 
 
-def test_the_rate_of_a_soak_is_in_the_tables(tmp_path: Path) -> None:
-    found = judge(report(soaked_at_less(18.0)))
-    assert "rate of the soak" in to_markdown(found) and "4,561" in to_markdown(found)
-    render(found, tmp_path, figures=False)
-    (row,) = csv.DictReader((tmp_path / "load.csv").read_text().splitlines())
-    assert float(row["soak_requests_per_s"]) == 4560.9
-
-
-def test_rates_of_whole_requests_have_no_sum_of_stages_beside_them() -> None:
-    around = [AroundCall(name="before", process=0, calls=10, median_ms=20.0)]
-    made = [each.model_copy(update={"around": around}) for each in loaded_records()]
-    assert "whole requests" not in headline.line(judge(report(made)).contests[0])
-    single = [each.model_copy(update={"load": None}) for each in made]
-    assert "whole requests" in headline.line(judge(report(single)).contests[0])
-
-
 def test_the_csv_has_a_row_for_each_cell(loaded_judgement: Judgement, tmp_path: Path) -> None:
     render(loaded_judgement, tmp_path, figures=False)
     rows = list(csv.DictReader((tmp_path / "load.csv").read_text().splitlines()))
     assert [(row["backend"], row["rank"]) for row in rows] == [("openvino", "1"), ("onnx", "2")]
     assert float(rows[0]["requests_per_s"]) == pytest.approx(413, abs=1)
     assert float(rows[0]["price_per_million"]) == pytest.approx(1e-3 / 413 * 1e6, rel=0.01)
-
-
-def test_the_answer_for_programs_has_values_and_settings(loaded_judgement: Judgement, tmp_path: Path) -> None:
-    answer = answer_of(loaded_judgement, tmp_path).contests[0].under_load
-    assert answer is not None and answer.winner == "openvino"
-    assert answer.values["onnx"] == pytest.approx(352, abs=1) and answer.settings["openvino"] == BEST
-
-
-def test_a_contest_without_load_has_no_tables_of_it() -> None:
-    assert load_report.tables(judge(report([once(1.0, "eager")])).contests[0]) == []

@@ -169,12 +169,6 @@ def test_the_report_fits_and_loses_nothing(width: int) -> None:
         assert "…" not in table
 
 
-def test_a_pipe_gets_each_finding_in_one_line() -> None:
-    reason = f"died in load, signal 11: see /{'long/' * 40}eager.log"
-    text = reported(judged([ok(cell(), constant([1.0] * 4)), failed(cell("onnx"), Status.CRASH, reason)]), width=40)
-    assert f"x onnx crash: {reason}" in text.splitlines()
-
-
 def test_cells_that_ended_alike_share_a_line() -> None:
     lost = [failed(cell(label), Status.ERROR, "your model failed to load: see eager") for label in ("onnx", "inductor")]
     told = failed(cell(), Status.ERROR, "your model failed to load: ValueError: no weights")

@@ -224,7 +224,7 @@ class ScriptedWorker:
             self._passing(self._script.seconds_per_burst)
             factor = self._random.lognormvariate(0, self._script.spread)
             waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
-            taken = messages.BurstTaken(
+            taken = messages.BurstMeasured(
                 samples_ns=[round(1e6 * self._script.level_ms * factor)],
                 conditions=schema.Conditions(wait_share=waited),
             )

@@ -12,7 +12,7 @@ import torch
 from bakeoff.measuring.controller import build_cache
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
-from bakeoff.measuring.worker import reference
+from bakeoff.measuring.worker import reference, subject
 from bakeoff.models.base import LoadedModel
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -51,7 +51,7 @@ def computed(folder: Path, body: str, precision: str = "fp32", is_fresh: bool = 
 
     def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
         exact.append(dtype)
-        return reference.outputs_in(model, cell, dtype)
+        return subject.outputs_in(model, cell, dtype)
 
     return reference.compute(job, folder, folder, outputs_in), len(exact)
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from bakeoff.backends.calling import FlatModule, Returned, comparable, flatten_outputs, returned_by_call
 from bakeoff.backends.eager import Callables
 from bakeoff.backends.plain_dispatch import OperatorWatch
-from bakeoff.measuring.worker import reference
+from bakeoff.measuring.worker import subject
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
@@ -408,11 +408,11 @@ def test_a_model_that_fails_in_float64_alone_is_checked_in_float32(
     def without_float64(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
         if dtype is torch.float64:
             raise RuntimeError("no kernel for Double")
-        return reference.outputs_in(model, cell, dtype)
+        return subject.outputs_in(model, cell, dtype)
 
     narrow = CELL.model_copy(update={"precision": Precision.BF16})
-    assert reference.Subject(narrow, tmp_path, tmp_path, outputs_in=without_float64).exact().computed_in == "float32"
-    found = reference.Subject(CELL, tmp_path, tmp_path, outputs_in=without_float64).exact()
+    assert subject.Subject(narrow, tmp_path, tmp_path, outputs_in=without_float64).exact().computed_in == "float32"
+    found = subject.Subject(CELL, tmp_path, tmp_path, outputs_in=without_float64).exact()
     assert (found.outputs, found.computed_in) == (None, "fp32")
 
 

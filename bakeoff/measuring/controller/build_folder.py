@@ -123,7 +123,7 @@ def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_
 
 
 def placement_of_both(own: Placement | None, first: FirstBuild | None) -> Placement | None:
-    """Return where the work ran, with what was told when it was built. A compiler tells of fallbacks only then."""
+    """Return where the work ran, with what was reported when it was built. A compiler reports fallbacks only then."""
     if own is None or first is None or first.placement is None:
         return own
     built = first.placement

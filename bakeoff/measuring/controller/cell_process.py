@@ -1,4 +1,4 @@
-"""A process of a cell while it lives: how far it has come, and what it has told so far.
+"""A process of a cell while it lives: how far it has come, and what it has reported so far.
 
 On a GPU's machine with cores to spare, processes of later epochs load beside those of the present one. Loading needs no
 quiet, and several processes of a cell load sooner side by side than one after the other. What is timed comes in order:
@@ -95,7 +95,7 @@ class CellProcess:
     has_energy: bool = False  # that was to contain energy
     last: Finish = field(default_factory=Finish)  # what it does last, once that has begun
     waited_s: float = 0.0  # it was waited for so long, without the time for which it was held or waited for its turn
-    may_be_held: bool = False  # it has told something, and so leads a process group of its own
+    may_be_held: bool = False  # it has reported something, and so leads a process group of its own
     _life: Life = field(init=False)
     _awaits: Awaited | None = None
     _seen_s: float | None = None  # waiting is accounted for up to here; None: it is held, or waits for its turn
@@ -172,7 +172,7 @@ class CellProcess:
         return self.stage.goes_on and self._seen_s is not None
 
     def poll_ahead(self, now_s: float) -> None:
-        """Take what it has said, and do not wait. A failure is told by the process that its epoch starts instead."""
+        """Take what it has said, and do not wait. The process that its epoch starts instead reports a failure."""
         try:
             self.poll(now_s)
         except (WorkerEnded, DeadlinePassed, ProcessFailed):
@@ -194,7 +194,7 @@ class CellProcess:
             self._seen_s = now_s
             self.worker.resume()
 
-    # --- what it has told
+    # --- what it has reported
 
     @property
     def warm(self) -> Ready:
@@ -228,7 +228,7 @@ class CellProcess:
         )
 
     def as_build(self, folder: Path, before: FirstBuild | None) -> FirstBuild:
-        """Return what is to be known of the build that the process has made in `folder`, and told of `before`."""
+        """Return what is to be known of the build that the process has made in `folder`. `before` is what was known."""
         return FirstBuild(
             folder=str(folder),
             phases=list(self.phases),

@@ -1,4 +1,4 @@
-"""The record of a cell, from what its processes have told: numbers, doubts, missing placement, causes of death."""
+"""The record of a cell, from what its processes have reported: numbers, doubts, missing placement, causes of death."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ LOG_TAIL_CHARACTERS = 4000
 NAMED_FALLBACKS = 2
 
 FIRST_TELLS = ("accuracy", "generated", "warm_up", "placement", "memory", "precision_in_force", "settings", "versions")
-"""Fields of a record that its first process tells when it is ready."""
+"""Fields of a record that its first process reports when it is ready."""
 
 
 NO_TIME = "--budget left no time"
@@ -61,7 +61,7 @@ class MetricsSetup:
 
 
 class GrowingRecord:
-    """The record of a cell, to which each of its processes adds what it has told."""
+    """The record of a cell, to which each of its processes adds what it has reported."""
 
     def __init__(
         self, planned: PlannedCell, run: RunContext, metrics: MetricsSetup | None, kept: Record | None

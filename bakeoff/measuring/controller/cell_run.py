@@ -43,7 +43,7 @@ OVERTIME_S = 3.0
 AHEAD_LIMIT_S = 60.0
 """A process of a later epoch that takes so much longer than the last one is given up. Its epoch starts another one."""
 
-Awaited = TypeVar("Awaited", messages.BurstTaken, messages.TrafficWindow, messages.FurtherMeasured, messages.Finished)
+Awaited = TypeVar("Awaited", bound=messages.Event)
 
 
 class CellEnded(Exception):
@@ -339,7 +339,7 @@ class CellRun:
             live.phase = "measure"
             self._run.progress.phase(self.cell, live.phase)
         live.worker.send(messages.TakeBurst(core=around.core))
-        reply = self._await(live, messages.BurstTaken)
+        reply = self._await(live, messages.BurstMeasured)
         conditions = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
         burst = Burst(
             group=group,

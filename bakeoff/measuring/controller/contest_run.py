@@ -172,7 +172,7 @@ class ContestRun:
         )
 
     def _run_epoch(self, cells: Sequence[CellRun]) -> None:
-        """Measure a process of each cell, in groups where memory does not hold all, and keep what an epoch has told."""
+        """Measure a process of each cell, in groups where memory does not hold all, and keep what was measured."""
         # alternate the order, so that no backend profits from starting first
         in_reverse = self._epochs_done % 2 == 1 and self._held_all
         records = [cell_run.record() for cell_run in self._cells.going_on if cell_run.was_measured]

@@ -210,7 +210,7 @@ def _folders_in_cache(run: RunContext, cells: Sequence[PlannedCell]) -> dict[str
 
 
 def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
-    """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
+    """End all cells. The failure is the model's own, so that one cell reports it for all: eager, if it is there."""
     baseline = baseline_of([planned.cell for planned in cells])
     first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
     if run.machine.now_s() >= run.time_plan.contest_ends_s:

@@ -72,30 +72,6 @@ def with_torch(captured: Environment, torch: TorchFacts, others: Mapping[str, To
     return captured.model_copy(update={"torch_threads": torch.threads, "cuda": torch.cuda, "versions": versions})
 
 
-def differences(old: Environment, new: Environment) -> list[str]:
-    """Return the changes between two environments that keep their numbers from being compared."""
-    compared = (
-        "hostname",
-        "cpu",
-        "usable_cores",
-        "torch_threads",
-        "python",
-        "versions",
-        "cuda",
-        "git_commit",
-        "source_digest",
-        "governor",
-    )
-    changed = [
-        f"{name}: {getattr(old, name)} -> {getattr(new, name)}"
-        for name in compared
-        if getattr(old, name) != getattr(new, name)
-    ]
-    if [(gpu.name, gpu.driver) for gpu in old.gpus] != [(gpu.name, gpu.driver) for gpu in new.gpus]:
-        changed.append("GPUs or their driver")
-    return changed
-
-
 def _cpu_name() -> str:
     with contextlib.suppress(OSError):
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

@@ -160,7 +160,7 @@ class Launchers:
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
         self._for_cuda = False
-        self._preloading: list[Launcher] = []  # that have been told of these modules
+        self._preloading: list[Launcher] = []  # that have been ordered to load these modules
 
     @property
     def first(self) -> Launcher:

@@ -178,10 +178,10 @@ class LoadRounds:
         chosen = sorted(ms_of, key=ms_of.__getitem__)
         if not self._plan.soaks_all:
             # A cell that may not win gets a soak only if no other one serves.
-            able = [each for each in chosen if each.cell.label in self._may_win or each.may_be_accepted]
+            able = [cell_run for cell_run in chosen if cell_run.cell.label in self._may_win or cell_run.may_be_accepted]
             best = (able or chosen)[:1]
-            has_missed = any(held_no_soak(each.load) for each in best if each.load)
-            chosen = [each for each in (able or chosen)[:2] if has_missed or ms_of[each] <= NEAR * ms_of[best[0]]]
+            has_missed = any(held_no_soak(cell_run.load) for cell_run in best if cell_run.load)
+            chosen = [cell for cell in (able or chosen)[:2] if has_missed or ms_of[cell] <= NEAR * ms_of[best[0]]]
         return [cell_run for cell_run in chosen if cell_run.load and not cell_run.load.soak]
 
     @cached_property

@@ -7,7 +7,7 @@ from bakeoff.records.schema import Cell, Record
 
 
 class Progress(Protocol):
-    """Is told what happens in a run."""
+    """Hears what happens in a run."""
 
     def planned(self, cells: Sequence[Cell]) -> None: ...
     def phase(self, cell: Cell, name: str) -> None: ...

@@ -26,7 +26,7 @@ from bakeoff.records.store import Store
 NOTEWORTHY_DELAY_S = 5.0
 
 SPARE_SHARE = 1.25
-"""The end that is told leaves room for a machine that becomes slower, so that it seldom has to be told anew."""
+"""The end that is announced leaves room for a machine that becomes slower, so that it seldom has to be corrected."""
 
 STEPS = {
     PlanStep.GROUNDWORK: "the reference",
@@ -69,7 +69,7 @@ class RunContext:
     def __post_init__(self) -> None:
         self.interleaved &= CAN_PAUSE
         self.begun_s = self.machine.now_s() - self.store.elapsed_s
-        self._ends_by_s = math.inf  # was told, and the run takes no longer
+        self._ends_by_s = math.inf  # was announced, and the run takes no longer
         self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
 
     @property

@@ -1,4 +1,4 @@
-"""A fork server, as the controller sees it: it takes orders, and tells what it has done."""
+"""A fork server, as the controller sees it: it takes orders, and reports what it has done."""
 
 from __future__ import annotations
 

@@ -133,15 +133,15 @@ def _of_one_thread_each(
 
 def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
     levels: list[MemoryLevel] = []
-    for same in zip(*(reversed(each.levels) for each in attempts), strict=True):
+    for same in zip(*(reversed(attempt.levels) for attempt in attempts), strict=True):
         rate = max(each.bytes_per_s for each in [*same, *levels[-1:]])
         levels.append(same[0].model_copy(update={"bytes_per_s": rate}))
     return attempts[0].model_copy(
         update={
-            "flops_per_s": max(each.flops_per_s for each in attempts),
+            "flops_per_s": max(attempt.flops_per_s for attempt in attempts),
             "bytes_per_s": levels[0].bytes_per_s,
             "levels": levels[::-1],
-            "wait_share": min(each.wait_share for each in attempts),
+            "wait_share": min(attempt.wait_share for attempt in attempts),
         }
     )
 

@@ -287,7 +287,7 @@ class LongestSum(OperatorWatch):
     def of(self, tensors: Iterable[torch.Tensor]) -> int:
         """Return the longest sum that any of these tensors was made from, or of all if that is not known."""
         addresses = map(_address_if_any, tensors)
-        return max((self._lengths.get(each, 1) if each else self.length for each in addresses), default=1)
+        return max((self._lengths.get(address, 1) if address else self.length for address in addresses), default=1)
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))

@@ -59,11 +59,11 @@ class Predict:
         self._form = form_of(sample)
         self._arguments = Arguments(self._form)
         self._answer = maker(self._form["answer"])
-        self._positional = [maker(each) for each in self._form["args"]]
-        self._keywords = {name: maker(each) for name, each in self._form["kwargs"].items()}
+        self._positional = [maker(form) for form in self._form["args"]]
+        self._keywords = {name: maker(form) for name, form in self._form["kwargs"].items()}
         self._call = call
         self._any_size = any_size
-        self._specs = [specs_of(each, self._form["names"], open_axes) for each in of_each_shape(sets)]
+        self._specs = [specs_of(inputs, self._form["names"], open_axes) for inputs in of_each_shape(sets)]
         self._like = sets[0].tensors()
 
     @property
@@ -125,7 +125,7 @@ def specs_of(inputs: Inputs, names: Sequence[str], open_axes: OpenAxes) -> tuple
             name,
             str(tensor.dtype).removeprefix("torch."),
             tuple(tensor.shape),
-            {axis: (each.low, each.high) for axis, each in of_tensor(open_axes, number).items()},
+            {axis: (span.low, span.high) for axis, span in of_tensor(open_axes, number).items()},
         )
         for number, (name, tensor) in enumerate(zip(names, tensors, strict=True))
     )
@@ -178,7 +178,7 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
         clock = Clock(cell.device)
         module, sets = move_to_device(model, cell, torch.float32)
 
-        calibrating = {row for each in model.calibration for row in rows_of(each)}
+        calibrating = {row for inputs in model.calibration for row in rows_of(inputs)}
         judged: set[bytes] = set()
 
         def call(inputs: Inputs) -> Sequence[torch.Tensor]:
@@ -253,18 +253,18 @@ def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -
     """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
     needs and the model has not."""
     _, *others = inspect.signature(evaluate).parameters.values()
-    needed = [each for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    if missing := [each.name for each in needed if each.default is each.empty and each.name not in known]:
+    needed = [other for other in others if other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)]
+    if missing := [need.name for need in needed if need.default is need.empty and need.name not in known]:
         raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
-    return {each.name: known[each.name] for each in needed if each.name in known}
+    return {parameter.name: known[parameter.name] for parameter in needed if parameter.name in known}
 
 
 def values_of(returned: object) -> dict[str, Metric]:
     """Return the metrics in what `evaluate` returned: numbers, or a score of each sample. Raise UsageError for anything
     else, and for what is no finite number."""
     if not isinstance(returned, Mapping) or not returned or not all(isinstance(name, str) for name in returned):
-        told = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
-        raise UsageError(f"evaluate returned {told}: return a dict such as {{'top1': 0.91}}")
+        what = "an empty dict" if returned == {} else f"a {type(returned).__name__}"
+        raise UsageError(f"evaluate returned {what}: return a dict such as {{'top1': 0.91}}")
     return {name: _metric(name, value) for name, value in returned.items()}
 
 
@@ -289,11 +289,11 @@ def _metric(name: str, value: Any) -> Metric:
     if isinstance(value, int | float):
         return Metric(value=_finite(name, value))
     scores = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
-    if not scores or not all(isinstance(each, int | float) or hasattr(each, "item") for each in scores):
+    if not scores or not all(isinstance(score, int | float) or hasattr(score, "item") for score in scores):
         raise UsageError(f"evaluate returned a {type(value).__name__} as {name}: expected a number or a list of them")
     of = f" for sample {{}} of {len(scores)}"
-    numbers = (each.item() if hasattr(each, "item") else each for each in scores)
-    return Metric.of_scores([_finite(name, each, of.format(place)) for place, each in enumerate(numbers, 1)])
+    numbers = (score.item() if hasattr(score, "item") else score for score in scores)
+    return Metric.of_scores([_finite(name, number, of.format(place)) for place, number in enumerate(numbers, 1)])
 
 
 def _finite(name: str, value: float, place: str = "") -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -64,7 +62,7 @@ class Instances:
         self._answered: Callable[[Sequence[int]], None] = nothing
         self._lock = threading.Lock()
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, args=(each,), daemon=True) for each in answers]
+        self._threads = [threading.Thread(target=self._serve, args=(answer,), daemon=True) for answer in answers]
         self._warm: list[Answer] = []
         for thread in self._threads:
             thread.start()
@@ -296,13 +294,11 @@ def build_for_serving(
     folder = worker.artifact if is_as_measured else worker.job.shared_folder / "load" / name
     folder.mkdir(parents=True, exist_ok=True)
     worker = replace(worker, phases=UnreportedPhases(worker.connection))
-    here = Path.cwd()
-    os.chdir(worker.started_in)
-    with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
+    # a compiler that exports takes no inference tensors
+    with contextlib.chdir(worker.started_in), torch.inference_mode(False):
         # The model is loaded anew, because a build may have changed the one that it got.
         module, own_sets = worker.model()
         chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
-    os.chdir(here)
     with worker.running():
         stages = worker.around.of_requests() if worker.around else None
         context = replace(worker.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)

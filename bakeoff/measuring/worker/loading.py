@@ -46,13 +46,13 @@ def _load(cell: Cell) -> LoadedModel:
     if len(sizes) == 1:
         return _load_one_size(cell)
     return streams.join_streams(
-        (_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model
+        (_load_one_size(cell.model_copy(update={"dimensions": size})) for size in sizes), cell.model
     )
 
 
 def drawn_type(cell: Cell) -> torch.dtype:
     """Return the type that large random weights are drawn in: all precisions of a contest have the same weights."""
-    types = {precision.dtype_of(each) for each in cell.compared or (cell.precision,)}
+    types = {precision.dtype_of(precision_of_cell) for precision_of_cell in cell.compared or (cell.precision,)}
     return types.pop() if len(types) == 1 else precision.dtype_of(Precision.FP32)
 
 

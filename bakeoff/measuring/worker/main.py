@@ -1,4 +1,4 @@
-"""The worker process: it does one job, such as building and measuring one cell, and tells the controller of it."""
+"""The worker process: it does one job, such as building and measuring one cell, and reports it to the controller."""
 
 import contextlib
 import faulthandler

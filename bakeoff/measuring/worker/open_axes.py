@@ -34,11 +34,11 @@ def find(cell: Cell, cwd: Path) -> AxesFound:
     """Return the open axes of a cell that is built for a range. Raises UsageError, in one line, for a range that the
     model refuses."""
     base = _made(cell.as_built, cwd)
-    low = _made(_at(cell, {name: each.low for name, each in cell.dynamic.items()}), cwd)
-    high = _made(_at(cell, {name: each.high for name, each in cell.dynamic.items()}), cwd)
+    low = _made(_at(cell, {name: span.low for name, span in cell.dynamic.items()}), cwd)
+    high = _made(_at(cell, {name: span.high for name, span in cell.dynamic.items()}), cwd)
     alone = {
-        name: _made(_at(cell, {name: each.low if each.built_at != each.low else each.high}), cwd)
-        for name, each in cell.dynamic.items()
+        name: _made(_at(cell, {name: span.low if span.built_at != span.low else span.high}), cwd)
+        for name, span in cell.dynamic.items()
         if len(cell.dynamic) > 1
     } or dict.fromkeys(cell.dynamic, low if low.shapes != base.shapes else high)
     for name, made in [*alone.items(), *((", ".join(cell.dynamic), end) for end in (low, high))]:

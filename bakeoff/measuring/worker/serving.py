@@ -128,7 +128,7 @@ def serve(
         )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         waited_in = () if is_cold else samples_ns  # most of a cold burst is eviction, and so is its waiting
-        messages.send(connection, messages.BurstTaken(samples_ns=samples_ns, conditions=watch.end(waited_in)))
+        messages.send(connection, messages.BurstMeasured(samples_ns=samples_ns, conditions=watch.end(waited_in)))
     last = command if isinstance(command, messages.Finish) else messages.Finish()
     with phases.announced("last check"):
         server.close()

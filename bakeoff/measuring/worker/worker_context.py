@@ -1,4 +1,4 @@
-"""What the worker of a cell works with, and how it tells the controller of its phases and of its failure."""
+"""What the worker of a cell works with, and how it reports its phases and its failure."""
 
 from __future__ import annotations
 
@@ -256,14 +256,14 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         text = f"{failure.text}{_cause_of(error, failure.text)}"[:MAX_REASON_CHARACTERS]
         failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
-    says_full = any(words in str(each) for each in chain_of(error) for words in FULL_DISK_WORDS)
+    says_full = any(words in str(cause) for cause in chain_of(error) for words in FULL_DISK_WORDS)
     if says_full or isolation.has_full_disk(Path(tempfile.gettempdir())):
         failure = failure.on_full_disk
     elif status is Status.OOM:
         failure = failure.of_memory
     elif name := unset_variable(error):
         failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
-    elif any("nference tensor" in str(each) for each in chain_of(error)):
+    elif any("nference tensor" in str(cause) for cause in chain_of(error)):
         failure = failure.model_copy(update={"text": f"{failure.text}: {IN_INFERENCE_MODE}"})
     elif isinstance(cause := first_cause(error), OSError) and cause.errno in FILES_LACK:
         failure = failure.model_copy(update={"text": f"{failure.text}: {os_reason(cause)}"})
@@ -342,7 +342,7 @@ def last_frame_of_program(error: BaseException) -> str:
         is_cell = file.parent.name.startswith("ipykernel_") or file.name.startswith("<ipython-input")
         code = file.resolve()
         is_installed = bool({"site-packages", "dist-packages"} & set(code.parts))
-        is_library = is_installed or any(code.is_relative_to(each) for each in (PACKAGE, *libraries))
+        is_library = is_installed or any(code.is_relative_to(folder) for folder in (PACKAGE, *libraries))
         if is_cell or (not is_library and not file.name.startswith("<")):
             return f"{'a cell of the notebook' if is_cell else file.name}, line {line}, in {frame.f_code.co_name}"
     return ""

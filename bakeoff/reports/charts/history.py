@@ -63,7 +63,7 @@ def _latency_axis(latencies: Sequence[Latency]) -> Axis:
     intervals = [latency.median_ci95_ms for latency in latencies if latency.median_ci95_ms]
     reached = [
         *(latency.median_ms for latency in latencies),
-        *(end for each in intervals for end in (each.low, each.high)),
+        *(end for interval in intervals for end in (interval.low, interval.high)),
     ]
     return value_axis("median latency (ms)", reached, LOG_FROM)
 

@@ -382,13 +382,13 @@ def _write_around(sheet: _Sheet, chart: Chart, box: _Box) -> None:
 def _with_room_for_texts(chart: Chart, box: _Box) -> Axis:
     """Return the x axis of a chart with rows, so wide that the texts right of the marks fit."""
     x = chart.x
-    texts = [each for mark in chart.marks for each in mark.shapes if isinstance(each, Text) and each.x is not None]
+    texts = [shape for mark in chart.marks for shape in mark.shapes if isinstance(shape, Text) and shape.x is not None]
     if chart.y is not None or not texts:
         return x
     scale: Callable[[float], float] = math.log if x.is_log else float
     low, width = scale(x.low), box.right - box.left
     span = max(
-        (scale(each.x or x.low) - low) / (1 - min(0.75, (8 + _CHARACTER_PT * len(each.text)) / width)) for each in texts
+        (scale(text.x or x.low) - low) / (1 - min(0.75, (8 + _CHARACTER_PT * len(text.text)) / width)) for text in texts
     )
     high = max(low + span, scale(x.high))
     if high <= low:
