@@ -83,6 +83,7 @@ class AccessKind(StrEnum):
     LOG = "log"
     PROGRAM = "program"
     NETWORK = "network"
+    SLEEP = "sleep"
     ATTRIBUTE = "attribute"  # or a variable of the model's file, on which no answer depends
 
     @property
@@ -110,13 +111,14 @@ WORDS = {
     AccessKind.LOG: ("logs to", ""),
     AccessKind.PROGRAM: ("starts", ""),
     AccessKind.NETWORK: ("connects to", ""),
+    AccessKind.SLEEP: ("sleeps", ""),
     AccessKind.ATTRIBUTE: ("changes", ""),
 }
 """What a call does outside, and to what."""
 
 
-READS = frozenset({AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.DATABASE})
-READS |= {AccessKind.READ_FILE, AccessKind.READ_FOLDER}
+READS = frozenset({AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.READ_FILE, AccessKind.READ_FOLDER})
+"""Of a database is not known whether it is read or written."""
 
 
 def is_reading(accesses: Sequence[Access]) -> bool:

@@ -11,6 +11,7 @@ import os
 import posixpath
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
@@ -121,6 +122,8 @@ class OutsideWatch:
         file_kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
         if builtin is print:
             self._note(AccessKind.PRINT, "", frame)
+        elif builtin is time.sleep:
+            self._note(AccessKind.SLEEP, "", frame)
         elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
             self._note(AccessKind.LOG, "warnings", frame)
         elif isinstance(owner, io.IOBase) and name.startswith(("read", "write")):

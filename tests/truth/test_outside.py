@@ -102,6 +102,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
+        (lambda: time.sleep(0), access(AccessKind.SLEEP)),
         (lambda: LOG.warning("1"), access(AccessKind.LOG, "scores")),
         (lambda: subprocess.run([sys.executable, "-c", ""], check=True), access(AccessKind.PROGRAM, sys.executable)),
         (connects, access(AccessKind.NETWORK, "('127.0.0.1', 9)")),
