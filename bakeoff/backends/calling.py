@@ -142,8 +142,11 @@ def is_tensor(value: object) -> bool:
 
 
 def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the outputs as dense tensors without gradients. A nested tensor becomes its values and their shapes."""
-    if not any(leaf.requires_grad or leaf.is_nested or leaf.is_quantized or is_sparse(leaf) for leaf in outputs):
+    """Return the outputs as dense plain tensors without gradients. A nested one becomes its values and their shapes."""
+    if not any(
+        each.requires_grad or each.is_nested or each.is_quantized or is_sparse(each) or is_named_anew(each)
+        for each in outputs
+    ):
         return outputs
     if not any(output.is_nested for output in outputs):
         return outputs.map(_dense) if isinstance(outputs, Returned) else tuple(map(_dense, outputs))
@@ -163,6 +166,12 @@ def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(by_place.values())
 
 
+def is_named_anew(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor of a class that only has another name or methods, and may be known to one process."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
 def is_sparse(tensor: torch.Tensor) -> bool:
     """Return True for a tensor that keeps its values in another way than by strides, such as COO or CSR."""
     return tensor.layout is not torch.strided and not tensor.is_nested
@@ -170,6 +179,7 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
+    tensor = tensor.as_subclass(torch.Tensor) if is_named_anew(tensor) else tensor
     if is_sparse(tensor):
         return tensor.to_dense()
     return tensor.dequantize() if tensor.is_quantized else tensor

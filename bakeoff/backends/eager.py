@@ -123,6 +123,7 @@ class Callables(Compiled):
         self._outputs: object = None
 
     def bind(self, inputs: Inputs) -> None:
+        inputs = inputs.in_own_containers()
         self._call = functools.partial(self._function, *inputs.args, **inputs.kwargs)
 
     def run(self) -> None:

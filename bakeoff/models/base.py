@@ -95,6 +95,12 @@ class Inputs:
         args, kwargs = pytree.tree_map_only(torch.Tensor, function, (self.args, dict(self.kwargs)))
         return Inputs(args, kwargs)
 
+    def in_own_containers(self) -> Inputs:
+        """Return the same tensors in new lists and dicts: a model may put its results into a dict that it is given."""
+        values = (*self.args, *self.kwargs.values())
+        is_flat = all(value is None or isinstance(value, torch.Tensor | int | float | str) for value in values)
+        return self if is_flat else self.map(lambda tensor: tensor)
+
 
 @dataclass(frozen=True)
 class Call:

@@ -288,8 +288,8 @@ class DecidedByRounding(CellDoubt):
                 "so that a fault of that size is not seen"
             )
         return (
-            f"checked against eager in {self.computed_in}, since what the model decides depends on rounding "
-            f"({self.how})"
+            f"checked against eager in {self.computed_in}, since what the model decides depends on the rounding or the "
+            f"range of its type ({self.how})"
         )
 
 

@@ -83,6 +83,7 @@ class AccessKind(StrEnum):
     LOG = "log"
     PROGRAM = "program"
     NETWORK = "network"
+    SLEEP = "sleep"
     ATTRIBUTE = "attribute"  # or a variable of the model's file, on which no answer depends
 
     @property
@@ -110,13 +111,14 @@ WORDS = {
     AccessKind.LOG: ("logs to", ""),
     AccessKind.PROGRAM: ("starts", ""),
     AccessKind.NETWORK: ("connects to", ""),
+    AccessKind.SLEEP: ("sleeps", ""),
     AccessKind.ATTRIBUTE: ("changes", ""),
 }
 """What a call does outside, and to what."""
 
 
-READS = frozenset({AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.DATABASE})
-READS |= {AccessKind.READ_FILE, AccessKind.READ_FOLDER}
+READS = frozenset({AccessKind.CLOCK, AccessKind.VARIABLE, AccessKind.READ_FILE, AccessKind.READ_FOLDER})
+"""Of a database is not known whether it is read or written."""
 
 
 def is_reading(accesses: Sequence[Access]) -> bool:
@@ -151,6 +153,7 @@ class ModelTraits(Frozen):
     is_random: bool = False  # two calls with the same inputs differ, from the same state
     varying: tuple[str, ...] = ()  # the outputs of a random model that differ, such as `output[0]`
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
+    loads_other_weights: bool = False  # each time that it is loaded, though seeds are set
     unwritten: tuple[str, ...] = ()  # outputs that hold memory that nothing wrote, as `torch.empty` gives it
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
     settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most

@@ -40,6 +40,12 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
             f"answers with memory that it has not written, as torch.empty gives it, in {listed(first(names))}: any "
             "values are right there, and they are not compared"
         )
+    elif traits.loads_other_weights:
+        yield (
+            "has other weights each time that it is loaded, though the seeds of torch, NumPy and Python are set, so "
+            "that no two processes measure the same model: outputs are not compared, and no winner is sure. Seed the "
+            "generators that it makes itself"
+        )
     elif traits.is_random and traits.repeats_with_seed:
         yield (
             "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "
@@ -47,8 +53,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         )
     elif traits.is_random:
         yield (
-            "changes its answers from call to call, though the same seed is set: outputs are compared by mean and "
-            "spread over several calls, and no winner is sure"
+            "changes its answers from call to call, or when it is loaded again, though the same seed is set: outputs "
+            "are compared by mean and spread over several calls, and no winner is sure"
         )
     if traits.state:
         yield (
@@ -89,7 +95,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
         yield f"reads the values of its inputs at {counted(more, 'more line')}"
     if traits.depends_on_rounding:
-        yield f"answers as rounding decides: {traits.depends_on_rounding}"
+        yield f"answers as the rounding or the range of its type decides: {traits.depends_on_rounding}"
     if same := traits.constant_outputs:
         yield f"gives the same values in {listed(first(same))} to all input sets, so that a constant passes there"
     for kind in MILDER_SETS.keys() & set(traits.changed_kinds):

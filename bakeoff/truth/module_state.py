@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from bakeoff.truth.user_code import is_users_file
@@ -29,6 +30,12 @@ MAX_DEPTH = 6
 
 MAX_ENTRIES = 2000
 """A longer list or dict is known by its length only."""
+
+MAX_COPIED_WEIGHTS = 2**24
+"""The weights of a larger model are watched alike. Few models change them in a call."""
+
+MAX_KEY_CHARACTERS = 40
+"""A longer key of a dict is named by its type and its place."""
 
 MAX_COPIED_ELEMENTS = 2**26
 """Of a larger tensor or array some elements are watched, and it cannot be restored."""
@@ -120,11 +127,14 @@ def _content(module: nn.Module) -> tuple[dict[str, Leaf], list[PutBack]]:
     leaves: dict[str, Leaf] = {}
     seen = {id(part) for part in module.modules()}
     steps: list[PutBack] = []
+    # uninitialised ones of a lazy module have no number
+    are_few = sum(weight.numel() for weight in module.parameters() if not is_lazy(weight)) <= MAX_COPIED_WEIGHTS
     for prefix, part in module.named_modules():
         start = f"{prefix}." if prefix else ""
         for name, weight in part._parameters.items():
             if weight is not None:
-                leaves[f"parameter {start}{name}"] = _leaf(weight, whole=False)
+                leaves[f"parameter {start}{name}"] = leaf = _leaf(weight, whole=are_few)
+                steps.append(partial(_with_content, weight, leaf))
         steps.append(_kept_part(part, start, seen, leaves))
     for name, variable in _variables(module).items():
         steps.append(partial(_put, variable, _kept(f"variable {name}", variable.value, 0, seen, leaves)))
@@ -263,8 +273,8 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         if is_container and not (isinstance(value, deque) and value.maxlen):  # a ring does not grow for ever
             leaves[f"{name}{LENGTH}"] = "length", len(value)
         entries = {
-            key: _kept(f"{name}[{key!r}]" if is_container else f"{name}.{key}", entry, depth + 1, seen, leaves)
-            for key, entry in _entries(value).items()
+            key: _kept(name + _place_name(key, place, is_container), entry, depth + 1, seen, leaves)
+            for place, (key, entry) in enumerate(_entries(value).items())
         }
         if isinstance(value, set):
             return partial(_refilled, value, set(value))
@@ -274,10 +284,18 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     return lambda: value
 
 
+def _place_name(key: Any, place: int, is_container: bool) -> str:
+    """Return a short name, which stays the same if what a key holds changes, as a weight does in an optimizer."""
+    text = repr(key) if isinstance(key, _SCALARS) else ""
+    is_short = 0 < len(text) <= MAX_KEY_CHARACTERS
+    return f"[{text if is_short else f'{type(key).__name__} {place}'}]" if is_container else f".{key}"
+
+
 def _state_of_generator(value: Any) -> tuple[bytes, PutBack]:
     """Return the state of a random generator in comparable form, and what sets it again."""
+    state: Any
     if isinstance(value, torch.Generator):
-        state: Any = value.get_state()
+        state = value.get_state()
         return state.numpy().tobytes(), partial(value.set_state, state)
     if isinstance(value, random.SystemRandom):  # which has none
         return b"", lambda: None
@@ -314,7 +332,7 @@ def _slots(value: Any) -> list[str]:
 def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
     """Return a copy of a tensor, or of some elements of a large one, with what else must stay as it is."""
     about = (tensor.dtype, str(tensor.device), str(tensor.layout))
-    if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+    if is_lazy(tensor) or tensor.is_meta:
         return "tensor", (about, None, None)
     plain = tensor.detach()
     # a subclass, such as a quantised weight of torchao, does not take each operator

@@ -8,8 +8,10 @@ import io
 import logging
 import mmap
 import os
+import posixpath
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
@@ -120,6 +122,8 @@ class OutsideWatch:
         file_kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
         if builtin is print:
             self._note(AccessKind.PRINT, "", frame)
+        elif builtin is time.sleep:
+            self._note(AccessKind.SLEEP, "", frame)
         elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
             self._note(AccessKind.LOG, "warnings", frame)
         elif isinstance(owner, io.IOBase) and name.startswith(("read", "write")):
@@ -187,6 +191,11 @@ def _is_database(owner: object) -> bool:
     return any(kind.__module__ == "sqlite3" for kind in type(owner).__mro__)
 
 
+_LOOKING_UP = {function.__code__ for function in (os.makedirs, os.path.realpath)}
+_LOOKING_UP |= {getattr(posixpath, "_joinrealpath", os.makedirs).__code__}
+"""Functions that look at each folder of a path, and read none."""
+
+
 @contextlib.contextmanager
 def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
     """Have a function of `os` note its first argument in the block. Names that a file has imported do not follow."""
@@ -195,7 +204,7 @@ def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
     @wraps(own)
     def heard(named: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        if os.makedirs.__code__ not in (frame.f_code, frame.f_back and frame.f_back.f_code):
+        if not _LOOKING_UP.intersection((frame.f_code, frame.f_back and frame.f_back.f_code)):
             note(named, frame)
         return own(named, *args, **kwargs)
 

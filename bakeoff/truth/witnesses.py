@@ -228,7 +228,8 @@ OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[
 
 STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten.round, aten.floor, aten.ceil}) | {
     *(aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod, aten.nonzero, aten.argwhere),
-    *(aten.bucketize, aten.searchsorted),
+    *(aten.bucketize, aten.searchsorted, aten.quantize_per_tensor, aten.quantize_per_channel),
+    *(aten.fake_quantize_per_tensor_affine_cachemask, aten.fake_quantize_per_channel_affine_cachemask),
 }
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import tempfile
+import time
 import warnings
 
 import torch
@@ -84,3 +85,19 @@ class Keeping(nn.Module):
 
 def keeping(batch: int = 8):
     return Keeping(), torch.randn(batch, 64)
+
+
+class Waits(nn.Module):
+    """Waits for a device that is not ready at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        time.sleep(0.002)
+        return self.linear(x)
+
+
+def waiting(batch: int = 8):
+    return Waits(), torch.randn(batch, 32)

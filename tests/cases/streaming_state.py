@@ -97,3 +97,21 @@ class Scaled(nn.Module):
 
 def scaled(batch: int = 8):
     return Scaled(), torch.randn(batch, 16)
+
+
+class Drifting(nn.Module):
+    """Changes its own weights in each call, as fast weights and self-organising maps do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.linear.weight.add_(0.01 * y.mean(0)[:, None])
+        return y
+
+
+def drifting(batch: int = 8):
+    return Drifting(), torch.randn(batch, 32)

@@ -72,6 +72,8 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: "SCALE" in os.environ, access(AccessKind.VARIABLE, "SCALE")),
         (lambda: Path("bias.txt").read_text(), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: np.loadtxt("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
+        (lambda: np.load("bias.npy", mmap_mode="r"), access(AccessKind.READ_FILE, "bias.npy")),
+        (lambda: Path("bias.txt").resolve().read_text(), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: torch.load("weights.pt"), access(AccessKind.READ_FILE, "weights.pt")),
         (lambda: os.path.exists("flag"), access(AccessKind.READ_FILE, "flag")),
         (lambda: os.listdir("weights"), access(AccessKind.READ_FOLDER, "weights")),
@@ -100,6 +102,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
+        (lambda: time.sleep(0), access(AccessKind.SLEEP)),
         (lambda: LOG.warning("1"), access(AccessKind.LOG, "scores")),
         (lambda: subprocess.run([sys.executable, "-c", ""], check=True), access(AccessKind.PROGRAM, sys.executable)),
         (connects, access(AccessKind.NETWORK, "('127.0.0.1', 9)")),
@@ -111,6 +114,7 @@ def test_what_the_users_code_does_is_noted(
     monkeypatch.chdir(tmp_path)
     Path("weights").mkdir()
     Path("bias.txt").write_text("1 2")
+    np.save("bias.npy", np.ones(2))
     torch.save(torch.ones(2), "weights.pt")
     save_file({"a": torch.ones(2)}, "weights.st")
     with open("descriptor.log", "wb+") as file:

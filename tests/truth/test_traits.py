@@ -138,6 +138,25 @@ def test_memory_that_nothing_wrote_is_found() -> None:
     assert (found.unwritten, found.varying, found.is_random) == (("output[1]",), ("output[1]",), True)
 
 
+def changes_its_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = m.linear(x)
+    with torch.inference_mode():
+        m.linear.weight.add_(0.01 * y.mean(0))
+    return y
+
+
+def test_weights_that_a_call_changes_are_state_and_are_put_back() -> None:
+    found = traits_of(changes_its_weights)
+    assert (found.state, found.is_random) == (("parameter linear.weight",), False)
+
+
+def test_keys_that_hold_weights_have_short_names() -> None:
+    seen: dict[Any, int] = {nn.Parameter(torch.ones(3)): 0, "a" * 100: 0, "b": 0}
+    state = ModuleState(Model(lambda m, x: x, seen=seen))
+    seen.update(dict.fromkeys(seen, 1))
+    assert state.changed() == ("attribute seen[Parameter 0]", "attribute seen[str 1]", "attribute seen['b']")
+
+
 def overwrites_a_buffer(m: Any, x: torch.Tensor) -> torch.Tensor:
     joined = x + m.past
     m.past.copy_(x)

@@ -45,8 +45,9 @@ LOOKUPS = ("embedding", "index_select", "index", "gather")
 def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
     """Make one eager call and return its work: operations of products, convolutions and attention, and bytes of used
     weights, inputs and outputs, each counted once. Raises what the call raises."""
+    own = inputs.in_own_containers()
     with _counting(module, precision) as so_far:
-        outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
+        outputs = _train(training, inputs) if training else flatten_outputs(module(*own.args, **own.kwargs))
     return _work(so_far() + _Counts(moved=sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
 
 

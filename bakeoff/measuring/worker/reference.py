@@ -199,7 +199,14 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     noisy = subject.noisy() if far_off else ()
     if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
         varying = tuple(labels(as_is.outputs[0]))
-        subject.traits = traits.model_copy(update={"is_random": True, "repeats_with_seed": False, "varying": varying})
+        subject.traits = traits.model_copy(
+            update={
+                "is_random": True,
+                "repeats_with_seed": False,
+                "varying": varying,
+                "loads_other_weights": subject.loads_other_weights(),
+            }
+        )
         return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")

@@ -17,7 +17,7 @@ import torch
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.measuring.messages import PhaseBegun, send
 from bakeoff.measuring.worker import loading, precision
-from bakeoff.measuring.worker.fingerprint import own_files
+from bakeoff.measuring.worker.fingerprint import digest_of_weights, own_files
 from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel
@@ -137,6 +137,9 @@ class Subject:
         module, sets = move_to_device(self.load(), self.cell)
         again = run_eager(module, sets[: len(answers)], traits=self.traits)
         return all(map(are_alike, answers, again))
+
+    def loads_other_weights(self) -> bool:
+        return digest_of_weights(self.load().module) != digest_of_weights(self.load().module)
 
     def exact(self) -> Exact:
         """Return the outputs in the widest type that the model can be computed in: float64, then float64 with the plain
