@@ -23,7 +23,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
-from bakeoff.truth.module_state import ModuleState, Weights, is_equal
+from bakeoff.truth.module_state import PARAMETER, ModuleState, Weights, is_equal
 from bakeoff.truth.moved_clock import begin_call
 
 Outputs = tuple[torch.Tensor, ...]
@@ -54,7 +54,9 @@ class AlikeCalls:
         self.traits = traits
         self.module = module
         keeps_more = bool(traits.state or traits.grows or traits.kept_buffers)
-        self._state = ModuleState(module) if module is not None and keeps_more else None
+        # of a call that changes no weights none are put back: that would take time and memory beside what is measured
+        changes_weights = any(name.startswith(PARAMETER) for name in traits.state)
+        self._state = ModuleState(module, changes_weights) if module is not None and keeps_more else None
         self._weights = Weights(module) if module is not None else None
         self._number = 0
 

@@ -32,7 +32,7 @@ from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, are_finite, call
 from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
-from bakeoff.truth.module_state import is_equal
+from bakeoff.truth.module_state import PARAMETER, is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
 from bakeoff.truth.padding import without_hidden
@@ -140,7 +140,7 @@ class Checker:
         overwritten = self._put_back() or self._overwritten_beside()
         self._unchanged = ()
         changed = self._calls.changed_weights() if not (right.passed or self._training_outputs) else ()
-        rewritten = [name for name in changed if f"parameter {name}" not in traits.state]
+        rewritten = [name for name in changed if f"{PARAMETER}{name}" not in traits.state]
         if rewritten:
             right = wrong(right, f"{REWRITES.format(listed(first(rewritten)))} ({right.rule})")
         elif not right.passed and self._traits.writes_in_any_order:

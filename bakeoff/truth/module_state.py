@@ -66,6 +66,7 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 
 GENERATOR = "random generator"
 BUFFER = "buffer "
+PARAMETER = "parameter "
 
 Leaf = tuple[str, Any]
 """A value in comparable form, with the kind of thing that it is."""
@@ -76,13 +77,13 @@ PutBack = Callable[[], Any]
 
 
 class ModuleState:
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._leaves, self._put_back = _content(module)
+    def __init__(self, module: nn.Module, copies_weights: bool = True) -> None:
+        self._module, self._copies_weights = module, copies_weights
+        self._leaves, self._put_back = _content(module, copies_weights)
 
     def changed(self) -> tuple[str, ...]:
         """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
-        now, _ = _content(self._module)
+        now, _ = _content(self._module, self._copies_weights)
         names = dict.fromkeys((*self._leaves, *now))
         return tuple(name for name in names if not _is_same(self._leaves.get(name), now.get(name)))
 
@@ -122,8 +123,9 @@ class Weights:
 LENGTH = "'s length"
 
 
-def _content(module: nn.Module) -> tuple[dict[str, Leaf], list[PutBack]]:
-    """Return every value that a module and the variables of its file hold, by name, and what puts all of them back."""
+def _content(module: nn.Module, copies_weights: bool) -> tuple[dict[str, Leaf], list[PutBack]]:
+    """Return every value that a module and the variables of its file hold, by name, and what puts all of them back.
+    Without `copies_weights` some values of each weight are watched, and weights are not put back."""
     leaves: dict[str, Leaf] = {}
     seen = {id(part) for part in module.modules()}
     steps: list[PutBack] = []
@@ -133,8 +135,9 @@ def _content(module: nn.Module) -> tuple[dict[str, Leaf], list[PutBack]]:
         start = f"{prefix}." if prefix else ""
         for name, weight in part._parameters.items():
             if weight is not None:
-                leaves[f"parameter {start}{name}"] = leaf = _leaf(weight, whole=are_few)
-                steps.append(partial(_with_content, weight, leaf))
+                leaves[f"{PARAMETER}{start}{name}"] = leaf = _leaf(weight, whole=copies_weights and are_few)
+                if copies_weights:
+                    steps.append(partial(_with_content, weight, leaf))
         steps.append(_kept_part(part, start, seen, leaves))
     for name, variable in _variables(module).items():
         steps.append(partial(_put, variable, _kept(f"variable {name}", variable.value, 0, seen, leaves)))

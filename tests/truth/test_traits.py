@@ -150,6 +150,16 @@ def test_weights_that_a_call_changes_are_state_and_are_put_back() -> None:
     assert (found.state, found.is_random) == (("parameter linear.weight",), False)
 
 
+@pytest.mark.parametrize(("state", "is_put_back"), [("parameter linear.weight", True), ("buffer past", False)])
+def test_weights_that_no_call_changes_are_neither_copied_nor_put_back(state: str, is_put_back: bool) -> None:
+    model = Model(lambda m, x: x)
+    before = model.linear.weight.clone()
+    calls = AlikeCalls(model, ModelTraits(state=(state,)))
+    model.linear.weight.add_(1.0)
+    calls.begin()
+    assert torch.equal(model.linear.weight, before) is is_put_back
+
+
 def test_keys_that_hold_weights_have_short_names() -> None:
     seen: dict[Any, int] = {nn.Parameter(torch.ones(3)): 0, "a" * 100: 0, "b": 0}
     state = ModuleState(Model(lambda m, x: x, seen=seen))
