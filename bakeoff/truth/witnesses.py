@@ -255,14 +255,21 @@ SCATTERING = {
 def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator that would have written other values if it had begun with the last ones."""
     if func.overloadpacket in PUTTING and not any(each is True for each in args[3:]):
-        return _puts_in_any_order(args[1], args[2], found)
+        return _puts_in_any_order(args[1], _bits(args[2]), _bits(found))
     if func in SCATTERING:
         _, dimension, index, values = args
+        values, found = _bits(values), _bits(found)
         if index.dim() == values.dim():
             values = values[tuple(map(slice, index.shape))]
         index = index.flip(dimension if index.dim() == values.dim() else 0)
         return not is_equal(SCATTERING[func](found, dimension, index, values.flip(dimension)), found)
     return False
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return float8 as whole numbers of its bits: torch does not reverse the order of float8."""
+    is_float8 = tensor.is_floating_point() and tensor.element_size() == 1
+    return tensor.view(torch.uint8) if is_float8 else tensor
 
 
 def _puts_in_any_order(indices: list[torch.Tensor | None], values: torch.Tensor, found: torch.Tensor) -> bool:

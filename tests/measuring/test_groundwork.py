@@ -817,6 +817,15 @@ def test_the_longest_sum_is_found(call: Callable[[torch.Tensor], torch.Tensor], 
     assert sums.length == length
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("places", "is_any_order"), [([1, 1], True), ([1, 2], False)])
+def test_several_values_in_one_place_are_found(kind: torch.dtype, places: list[int], is_any_order: bool) -> None:
+    values = torch.tensor([1.0, 2.0]).to(kind)
+    with torch.inference_mode(), LongestSum() as sums:
+        torch.zeros(4, dtype=kind)[torch.tensor(places)] = values
+    assert sums.writes_in_any_order is is_any_order
+
+
 def written(x: torch.Tensor) -> torch.Tensor:
     y = torch.zeros(4)
     y[:2].copy_(x.sum().expand(2))
