@@ -30,11 +30,11 @@ UNCLEAR = 2.0
 """A speed-up whose interval has ends further apart than this is said in words, as one that is hardly known."""
 
 AS_EAGERS = ", as large as eager's own"
+"""What stands beside an error that passes for no other reason."""
 
 FAR_WORSE = 2.0
 """The error of the worst part is said to be that where it is more than so many times the error over all values. Every
 part has twice the limit."""
-"""What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
 
