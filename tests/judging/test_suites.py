@@ -77,18 +77,6 @@ FIVE: list[Planted] = [
 ]
 
 
-def test_fewer_models_and_models_apart_in_device_or_precision_are_no_suite() -> None:
-    few = records_of(FIVE[: MIN_MODELS - 1])
-    assert judge(report(few)).suites == ()
-    elsewhere = [ok(cell(model="net9", precision="fp16"), steady([1.0] * 3))]
-    assert judge(report([*few, *elsewhere])).suites == ()
-
-
-def test_sizes_of_one_model_are_contests_of_that_model_and_no_models_of_their_own() -> None:
-    sizes = [ok(cell(model="net0", dimensions={"batch": 2**n}), steady([1.0] * 3)) for n in range(8)]
-    assert judge(report(sizes)).suites == ()
-
-
 def in_short(found: Suite) -> str:
     """Return the finding, the contests that are averaged and the lead, then for each backend what it passed, what it
     leads in and its means, and what failed."""
@@ -161,13 +149,20 @@ def test_suites_are_judged_as_before() -> None:
             [{"eager": 4.0, "onnx": 1.0 + n % 2, "openvino": 2.0 - n % 2} for n in range(4)]
         ),
         "a lead on all models": records_of([{"eager": 4.0, "onnx": 1.0, "openvino": 2.0}] * 4),
+        "too few models, and one apart in precision": [
+            *records_of(FIVE[: MIN_MODELS - 1]),
+            ok(cell(model="net9", precision="fp16"), steady([1.0] * 3)),
+        ],
+        "sizes of one model": [ok(cell(model="net0", dimensions={"batch": 2**n}), steady([1.0] * 3)) for n in range(8)],
         "a contest that a killed run left half done": records_of(
             [*[{"eager": 2.0, "onnx": 1.0}] * 4, {"onnx": Status.ERROR}]
         ),
     }
     found = {name: judge(report(records)).suites for name, records in cases.items()}
     found["a requirement"] = judge(report(pair, request={"require": "median_ms<1.5"})).suites
-    lines = [f"{name}: {in_short(one)}" for name, suites in found.items() for one in suites]
+    lines = [
+        f"{name}: {in_short(one) if one else 'no suite'}" for name, suites in found.items() for one in suites or [None]
+    ]
     same_as_golden("suites.txt", "\n".join(lines))
 
 
@@ -331,25 +326,6 @@ def judged_generation(*records: Record) -> Judgement:
     return judge(report(list(records)))
 
 
-def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> None:
-    found = (
-        judged_generation(*both(100.0, 10.0, "eager"), *both(150.0, 2.0, "onnx", build_s=3.0)).contests[1].generation
-    )
-    assert found is not None
-    onnx, eager = found.cells
-    assert (onnx.label, onnx.total_ms, eager.total_ms) == (
-        "onnx",
-        pytest.approx(170.0, 0.01),
-        pytest.approx(200.0, 0.01),
-    )
-    assert onnx.value == pytest.approx(2 / 2e-3, 0.01)
-    assert onnx.speedup is not None and onnx.speedup.value == pytest.approx(200 / 170, 0.01)
-    assert (onnx.rank, eager.rank, found.answer.baseline) == (1, 2, "eager")
-    # six seconds of building both graphs, 30 ms gained in a generation of 22 tokens
-    assert onnx.pays_after_tokens == pytest.approx(22 * 200, 0.05)
-    assert eager.pays_after_tokens is None
-
-
 def test_generations_are_told_as_before() -> None:
     """Eager that does not repeat its own tokens is not compared with itself by name."""
     agreed = {"tokens": 10, "usual_margin": 0.5, "agreed": 4, "margin": 0.01}
@@ -357,11 +333,14 @@ def test_generations_are_told_as_before() -> None:
     cases = {
         "onnx differs": judged_generation(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=two)),
         "eager differs": judged_generation(*both(100.0, 10.0, "eager", generated=one), *both(50.0, 5.0, "onnx")),
+        "a build that pays later": judged_generation(
+            *both(100.0, 10.0, "eager"), *both(150.0, 2.0, "onnx", build_s=3.0)
+        ),
     }
     lines = []
     for name, judgement in cases.items():
         (table,) = generation.tables(judgement.contests[1])
-        cells = [f"{each.heading}: {each.text_of(table.rows[0])}" for each in table.columns if each.is_text]
+        cells = [", ".join(f"{each.heading} {each.text_of(row)}" for each in table.columns) for row in table.rows]
         lines += [f"{name}: {told}" for told in (*generation.sentences(judgement.contests[1]), *cells)]
     same_as_golden("generations.txt", "\n".join(lines))
 
@@ -393,20 +372,6 @@ def judged_requests(*records: Record) -> EndToEnd:
     found = judge_contest(records).end_to_end
     assert found is not None
     return found
-
-
-def test_the_speedup_of_a_request_is_that_of_the_sums() -> None:
-    records = [staged(lived(1.0, "onnx"), before=1.0, after=0.5), staged(lived(4.0, "eager"), before=1.0, after=0.5)]
-    found = judged_requests(*records)
-    assert found.answer.certainty is Certainty.SURE
-    assert found.answer.winner == "onnx"
-    assert found.answer.speedup is not None
-    assert found.answer.speedup.value == pytest.approx(5.5 / 2.5, rel=0.01)
-    assert found.answer.speedup.ci95 is not None
-    assert found.answer.speedup.ci95.low < 5.5 / 2.5 < found.answer.speedup.ci95.high
-    assert [step.name for step in found.steps] == ["before()", "the model", "after()"]
-    assert sum(step.share for step in found.steps) == pytest.approx(1.0)
-    assert found.answer.rows[0].interval is not None
 
 
 def test_one_disturbed_process_of_an_epoch_moves_no_stage() -> None:

@@ -77,7 +77,10 @@ def in_short(contest: ContestJudgement, require: str = "") -> str:
         parts.append(f"{answer.value:.4g} {answer.unit}{over}{'' if lead == over else lead}")
     if contest.end_to_end:
         whole = contest.end_to_end.answer
-        parts.append(f"requests {whole.certainty}: {', '.join(f'{row.label} {row.rank}' for row in whole.rows)}")
+        rows = ", ".join(f"{row.label} {row.rank}" for row in whole.rows)
+        over = f", {sentences.ratio(whole.gain)} {whole.baseline}" if whole.gain else ""
+        steps = ", ".join(f"{step.name} {step.share:.0%}" for step in contest.end_to_end.steps)
+        parts.append(f"requests {whole.certainty}: {rows}, {whole.value:.4g} {whole.unit}{over} ({steps})")
     for effect, name in {Effect.WINNER: "winner", Effect.NUMBER: "numbers", Effect.NONE: "remarks"}.items():
         if doubts := contest.doubts_of_answer[effect]:
             parts.append(f"{name}: {', '.join(map(_named, doubts))}")

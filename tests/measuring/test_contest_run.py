@@ -58,6 +58,14 @@ def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) ->
     assert [text for text in run.said if "do not decide" in text] == [told], "once, however many follow"
 
 
+def test_the_spread_of_processes_is_that_of_the_medians_which_are_listed(tmp_path: Path) -> None:
+    noisy = Script(spread=0.3, disturbed_of_ten=4)
+    for record in run_contest(tmp_path, {"eager": noisy, "null": noisy}, plan_of(4, 4)).records.values():
+        medians_ms = [process.median_ms for process in record.processes if process.median_ms]
+        assert record.latency and len(medians_ms) == 4
+        assert record.latency.process_spread == pytest.approx(max(medians_ms) / min(medians_ms) - 1)
+
+
 # --- side by side
 
 

@@ -714,7 +714,8 @@ SIZE_OF_ERROR = re.compile(
 def in_short(found: Accuracy) -> str:
     """Return whether a build passed and why, without numbers: machines round otherwise."""
     parts = ["right" if found.passed else f"wrong{', only inexact' if found.is_only_inexact else ''}", found.rule]
-    parts += [f"unchecked{' in part' if found.others_compared else ''}: {found.unchecked}"] if found.unchecked else []
+    if found.passed and found.unchecked:
+        parts.append(f"unchecked{' in part' if found.others_compared else ''}: {found.unchecked}")
     parts += [f"drops {access.kind}" for access in found.dropped]
     return NUMBER.sub("#", SIZE_OF_ERROR.sub("too far off", "; ".join(parts)))
 

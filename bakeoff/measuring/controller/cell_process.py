@@ -7,6 +7,7 @@ timed, and goes on while processes are checked, end, or warm up.
 """
 
 import math
+import statistics
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.judging.estimate import series_of
-from bakeoff.judging.fit import fit
 from bakeoff.measuring.controller.build_folder import phases_alone
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.controller.progress import Progress, Silent
@@ -218,13 +218,14 @@ class CellProcess:
 
     def summary(self) -> Process:
         first = self.first_build
+        turns = [turn for of_process in series_of(self.bursts).values() for turn in of_process.values()]
         return Process(
             index=self.epoch,
             warm=self.is_warm and not self.first_build,
             build=self.build,
             phases=phases_alone(self.phases, first, self.cell, self.is_of_earlier_run) if first else self.phases,
             calls=sum(len(burst.samples_ns) for burst in self.bursts),
-            median_ms=fit({"": series_of(self.bursts)}).latency_ms.get(""),
+            median_ms=statistics.median(turn.ms for turn in turns) if turns else None,
         )
 
     def as_build(self, folder: Path, before: FirstBuild | None) -> FirstBuild:
