@@ -16,9 +16,9 @@ def main() -> int:
     begun_s = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end, as after Ctrl-C
     try:
-        from bakeoff.measuring.controller.server_start import early_servers, servers_for
+        from bakeoff.measuring.controller.server_start import early_servers, servers_for, start_said
 
-        with early_servers(servers_for(sys.argv[1:])):
+        with early_servers(servers_for(sys.argv[1:])), start_said(sys.argv[1:], begun_s):
             gc.disable()  # it would take a tenth of the time, and finds nothing among what stays
             from bakeoff import cli
 

@@ -193,9 +193,10 @@ def run(
         return _check_builds(request, options, as_json)
     from bakeoff.commands import run as runs
 
+    begun_s = context.meta[BEGUN_S]
     with measured_to_the_end():
-        with runs.progress_of(request, options.quiet, as_json) as progress:
-            report, store = runs.run(request, options.out, context.obj, progress, context.meta[BEGUN_S])
+        with runs.progress_of(request, options.quiet, as_json, begun_s) as progress:
+            report, store = runs.run(request, options.out, context.obj, progress, begun_s)
         return runs.conclude(report, store, options.quiet, as_json, junit, summary)
 
 

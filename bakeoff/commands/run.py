@@ -372,10 +372,11 @@ def say_exit_reason(status: int, reason: str) -> None:
         say(f"exit status {status}: {reason}", stderr)
 
 
-def progress_of(request: Request, quiet: bool, as_json: bool) -> LiveTable:
-    """Return what shows the progress of a run. With `as_json` it goes to standard error."""
+def progress_of(request: Request, quiet: bool, as_json: bool, begun_s: float | None = None) -> LiveTable:
+    """Return what shows the progress of a run, whose time counts from `begun_s`. With `as_json` it goes to standard
+    error."""
     requirements = request.require.without_starts()
-    return LiveTable(console_for(as_json), quiet, requirements=requirements, calls=request.calls)
+    return LiveTable(console_for(as_json), quiet, requirements=requirements, calls=request.calls, begun_s=begun_s)
 
 
 def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Path | None, summary: Path | None) -> int:

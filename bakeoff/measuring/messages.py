@@ -309,6 +309,7 @@ class Ready(Event):
     why_reference_is_narrower: str = ""  # how float64 failed, if the reference is not in float64
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again
     has_around: bool = False  # the model has stages around it
+    check_s: float = 0.0  # how long checking its outputs took
 
 
 class BurstMeasured(Event):

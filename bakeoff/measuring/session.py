@@ -17,7 +17,7 @@ from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launc
 from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
-from bakeoff.measuring.controller.server_start import CAN_FORK
+from bakeoff.measuring.controller.server_start import CAN_FORK, torch_answers
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.measuring.cores import SPARE_CORES, usable_cores
 from bakeoff.measuring.messages import AxesFound, FindOpenAxes, ProbeTorch, TorchFacts
@@ -48,6 +48,7 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
     if not launchers.first.is_serving:
         special_functions()  # imported while servers import torch
     facts = ask(launchers.last if asks_last else launchers.first, ProbeTorch(), TorchFacts)
+    torch_answers()
     return facts, environment.with_torch(captured, facts, facts_of_environments(launchers, request))
 
 
@@ -127,6 +128,8 @@ def has_spare_cores() -> bool:
 
 def servers_of(request: Request) -> int:
     plan = sampling_of(request)
+    if request.budget and not has_spare_cores():
+        return 1  # others would import torch beside the reference, and a short budget may not need them
     # Servers that start later keep the contest waiting.
     further = FURTHER_SERVERS_AT_ONCE if has_spare_cores() else 0
     return min(plan.most_processes, plan.processes + further)

@@ -100,8 +100,10 @@ class LoadPlan:
     def rounds_in(self, processes: int) -> int:
         return self.spec.rounds if processes >= MIN_PROCESSES else ROUNDS_OF_FEW_PROCESSES
 
-    def turns_s(self, processes: int) -> float:
-        return self.rounds_in(processes) * self.spec.windows_per_turn * self.window_s
+    def turns_s(self, processes: int, call_s: float = 0.0) -> float:
+        """Return how long the turns of a process take. Windows are longer where calls of `call_s` leave few of them."""
+        few_s = min(MAX_WINDOW_S, MIN_REQUESTS * call_s) if self.spec.sends_at_rate else 0.0
+        return self.rounds_in(processes) * self.spec.windows_per_turn * max(self.window_s, few_s)
 
     @property
     def search_s(self) -> float:

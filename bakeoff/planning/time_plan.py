@@ -42,8 +42,8 @@ RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 
 
 ROUNDS_SHARE = 0.25
-"""So much of a contest's time is kept from builds for the rounds of those that are built, where these need it all. More
-is kept only for the fewest rounds that rank."""
+"""So much of a contest's time is kept from the third and later builds for the rounds of those that are built, where
+these need it all. The first two leave time only for the fewest rounds that rank."""
 
 
 class PlanStep(StrEnum):
@@ -71,13 +71,11 @@ class TimePlan:
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
         self._contest_id, self._contest_begun_s = "", 0.0
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
-        self._usual_s = USUAL_S | {
-            PlanStep.LOAD: load.turns_s(sampling.processes) if load else 0.0,
-            PlanStep.SETTINGS: load.once_s if load else 0.0,
-        }
-        self._sampling = sampling
-        self._warm_up_s = min(USUAL_WARM_UP_S, sampling.warm_up_limit_s)
+        self._usual_s = USUAL_S | {PlanStep.SETTINGS: load.once_s if load else 0.0}
+        self._sampling, self._load = sampling, load
+        self.warm_up_s = min(USUAL_WARM_UP_S, sampling.warm_up_limit_s)
         self._call_s: dict[str, float] = {}
+        self._check_s: dict[str, float] = {}
         self._ahead: dict[str, Counter[tuple[PlanStep, str]]] = {}
         self._may_follow: dict[str, tuple[Sequence[str], int]] = {}  # cells and processes beyond the steps ahead
         self._seen: dict[tuple[PlanStep, str], list[float]] = {}
@@ -140,8 +138,9 @@ class TimePlan:
     def has_budget(self) -> bool:
         return self.budget_ends_s < math.inf
 
-    def called(self, label: str, seconds: float) -> None:
-        self._call_s[label] = seconds
+    def called(self, label: str, call_s: float, check_s: float = 0.0) -> None:
+        """Learn how long a call of a built cell takes, and the check of its outputs, which is repeated at its end."""
+        self._call_s[label], self._check_s[label] = call_s, check_s
 
     def left_s(self) -> float:
         return sum(map(self._left_of, self._ahead))
@@ -172,7 +171,7 @@ class TimePlan:
         if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
             most_s, taken_s = self._at_most(PlanStep.GROUNDWORK, ""), now_s - self._contest_begun_s
             if taken_s > most_s:
-                return f"the reference was not computed within {taken_s:.0f} s"
+                return f"the reference was not computed within {taken_s:.0f} s, and resume begins it anew"
             steps_s += most_s
         more_s = math.ceil(now_s + steps_s - self.contest_ends_s)
         more = f"about {more_s} s more would do for {' and '.join(quickest)}"
@@ -209,8 +208,9 @@ class TimePlan:
         labels = [*alive, label]
         rounds_s, given_s = self.seconds_of(PlanStep.ROUNDS, labels), self.contest_ends_s - self._contest_begun_s
         fewest_s = rounds_s * min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        warm_ups_s = self._warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, other] for other in labels)
-        return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, min(rounds_s, ROUNDS_SHARE * given_s))
+        warm_ups_s = self.warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, other] for other in labels)
+        wanted_s = min(rounds_s, ROUNDS_SHARE * given_s) if len(alive) > 1 else 0.0  # one alone ranks nothing
+        return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, wanted_s)
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell may be built in time, or if it is one of the first two of a contest, because one
@@ -244,11 +244,14 @@ class TimePlan:
     def _usual(self, step: PlanStep, label: str) -> float:
         if step is PlanStep.BUILD:
             return usual_build_s(label)
+        call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
+        if step is PlanStep.LOAD:
+            return self._load.turns_s(self._sampling.processes, call_s) if self._load else 0.0
         if step is PlanStep.ROUNDS:
-            call_s = self._call_s.get(label, max(self._call_s.values(), default=0.0))
             burst_s = max(self._sampling.burst_s, self._sampling.burst_calls * call_s)
             return self._sampling.rounds * (burst_s + BETWEEN_BURSTS_S)
-        return self._usual_s[step]
+        check_s = self._check_s.get(label, 0.0) if step is PlanStep.FINISH else 0.0
+        return max(self._usual_s[step], check_s)
 
 
 @cache

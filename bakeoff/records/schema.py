@@ -415,7 +415,7 @@ class Accuracy(Frozen):
     """The error against the reference, which is the model's outputs in float64, over all inputs and outputs."""
 
     rmse: float
-    relative_rmse: float  # the largest RMSE / root mean square of the reference: over all, or in a channel
+    relative_rmse: float  # the largest RMSE / root mean square of the reference: over an output, or in its worst part
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
     eager_relative_rmse: float | None = None  # eager's largest RMSE / root mean square of the reference, over all
@@ -436,6 +436,7 @@ class Accuracy(Frozen):
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
     reference_kept_at: str = ""  # ISO 8601, UTC: when an earlier run kept the reference, if this run took that one
+    overall_relative_rmse: float | None = None  # the largest one over a whole output; None in old reports
 
     @property
     def has_errors(self) -> bool:

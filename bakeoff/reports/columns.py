@@ -14,7 +14,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.records import schema
 from bakeoff.records.text import first, listed, one_line, spell_rough_ratio, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
-from bakeoff.reports.number_format import NONE
+from bakeoff.reports.number_format import NONE, error_over_all, unheld_changes
 from bakeoff.reports.tables import Column, Surface, T, csv_field
 
 NAME_LIMIT = 60
@@ -378,7 +378,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
     def rule(row: CellJudgement) -> str:
         accuracy = row.record.accuracy
         return (
-            "; ".join(part for part in (accuracy.rule, number_format.unheld_changes(row.record)) if part)
+            "; ".join(filter(None, (accuracy.rule, error_over_all(accuracy), unheld_changes(row.record))))
             if accuracy
             else ""
         )

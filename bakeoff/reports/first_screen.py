@@ -58,9 +58,11 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
     ]
     if checked:
         who = checked[0][0] if len(contests) == 1 else f"the best in {len(checked)} of {len(contests)} contests"
-        error = number_format.error_of(max((check for _, check in checked), key=lambda check: check.relative_rmse))
+        worst = max((check for _, check in checked), key=lambda check: check.relative_rmse)
         upto = "" if len(checked) == 1 else "up to "
-        passed = f"The outputs of {who} passed the check against the reference (relative RMSE {upto}{error})"
+        overall = number_format.error_over_all(worst)
+        error = f"{upto}{number_format.error_of(worst)}{f' in the worst part, {overall}' if overall else ''}"
+        passed = f"The outputs of {who} passed the check against the reference (relative RMSE {error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
     parts += [
         f"{cell.label} cannot be exported{_in(contest, contests)}: {cell.record.no_export}."

@@ -30,7 +30,8 @@ LEAST_RANGE_S, LEAST_RANGE_SHARE = 3.0, 0.1
 
 class LiveTable:
     """Shows what a run is doing, with one line per cell, or for a console that is no terminal, a line for each event.
-    Use it as a context manager; call its methods in any order. With `quiet` it prints nothing."""
+    Use it as a context manager; call its methods in any order. With `quiet` it prints nothing. Its time counts from
+    `begun_s` of the clock, or else from now."""
 
     def __init__(
         self,
@@ -39,13 +40,14 @@ class LiveTable:
         clock_s: Callable[[], float] = time.monotonic,
         requirements: Requirements | None = None,
         calls: int | None = None,
+        begun_s: float | None = None,
     ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet = quiet
         self._clock_s = clock_s
         self._requirements = requirements
         self._calls = calls  # over which cells are compared, if that was asked for
-        self._begun_s = clock_s()
+        self._begun_s = clock_s() if begun_s is None else begun_s
         self._ends_s: tuple[float, float] | None = None  # when the run is expected to end, and at the latest
         self._absent: dict[str, bool] = {}  # labels that cannot run here, and whether a line has said so
         self._named: set[str] = set()  # labels that were named and never tried: a line is for all contests

@@ -30,6 +30,10 @@ UNCLEAR = 2.0
 """A speed-up whose interval has ends further apart than this is said in words, as one that is hardly known."""
 
 AS_EAGERS = ", as large as eager's own"
+
+FAR_WORSE = 2.0
+"""The error of the worst part is said to be that where it is more than so many times the error over all values. Every
+part has twice the limit."""
 """What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
@@ -147,6 +151,13 @@ def error(value: float | None) -> str:
 def error_of(check: Accuracy) -> str:
     """Return `1.3e-07`, or `7.4e+01, as large as eager's own` for one that passes for no other reason."""
     return f"{error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
+
+
+def error_over_all(check: Accuracy) -> str:
+    """Return `7.7e-07 over all values` where the error that is shown is that of a far worse part, or nothing."""
+    overall = check.overall_relative_rmse
+    is_of_part = overall is not None and check.relative_rmse > FAR_WORSE * overall
+    return f"{error(overall)} over all values" if is_of_part else ""
 
 
 def unheld_changes(record: Record) -> str:

@@ -141,6 +141,7 @@ def check(
     return Accuracy(
         rmse=_worst([output.errors.rmse for output in shown]) if is_compared else math.nan,
         relative_rmse=max(output.relative_rmse for output in judged) if is_compared else math.nan,
+        overall_relative_rmse=max(output.overall_relative_rmse for output in judged) if is_compared else None,
         max_abs_error=max(output.errors.max_abs_error for output in shown) if is_compared else math.nan,
         eager_rmse=_worst([output.eager_rmse for output in shown]),
         eager_relative_rmse=max(output.eager_relative_rmse for output in judged) if is_compared else None,
@@ -205,7 +206,11 @@ class _CheckedOutput:
     @property
     def relative_rmse(self) -> float:
         """The error that is shown: over all values, or in the worst channel or row, whichever is larger."""
-        return max(self._relative(self.errors.rmse), self.worst_part)
+        return max(self.overall_relative_rmse, self.worst_part)
+
+    @property
+    def overall_relative_rmse(self) -> float:
+        return self._relative(self.errors.rmse)
 
     @property
     def eager_relative_rmse(self) -> float:

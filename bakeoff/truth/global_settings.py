@@ -17,7 +17,8 @@ MATMUL_PRECISION = "matmul precision"
 ON, OFF = "on", "off"
 
 LOADING_THREADS = 2
-"""Several processes load side by side. With a thread for each core in each of them, threads mostly wait for a core."""
+"""Several processes load side by side, each with half of the cores' threads at most. With a thread for each core in
+each of them, threads mostly wait for a core."""
 
 TINY = 1e-310
 """A denormal number in float64, which becomes zero where these are flushed."""
@@ -67,6 +68,7 @@ def few_threads(at_most: int = LOADING_THREADS) -> Iterator[None]:
     notice: the number of threads that it reads and sets is the one in force afterwards."""
     get, put = torch.get_num_threads, torch.set_num_threads
     wanted, is_over = get(), False
+    at_most = max(1, min(at_most, wanted // 2))
     if wanted <= at_most:
         yield
         return

@@ -55,6 +55,17 @@ def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output() -> None
         assert text.count("as large as eager's own") >= 3, "the table has it, too"
 
 
+def test_an_error_of_the_worst_part_is_told_beside_that_of_all_values() -> None:
+    """A channel of small values may be off by far more of its size than the outputs are."""
+    of_part = accuracy(2.1e-3).model_copy(update={"overall_relative_rmse": 7.7e-7})
+    made = [record("eager", "fp32", 4.0), record("onnx", "fp32", 1.0).model_copy(update={"accuracy": of_part})]
+    outputs = every_output(judge(report(made)))
+    for name in ("terminal", "details.md", "report.md", "page"):
+        said = " ".join(outputs[name].split())
+        assert "(relative RMSE 2.1e-03 in the worst part, 7.7e-07 over all values)" in said, name
+    assert outputs["page"].count("7.7e-07 over all values") == 3, "the table has it, too"
+
+
 def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
     contest = judged()
     unknown = Ratio(value=3.0, ci95=Interval(low=0.01, high=100.0), paired=True)

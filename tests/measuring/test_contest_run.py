@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from bakeoff import backends
+from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.measuring.controller import contest_run
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import add_floors, dominated
 from bakeoff.measuring.messages import MeasureCeilings, MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
+from bakeoff.planning.time_plan import BETWEEN_BURSTS_S, USUAL_S, PlanStep
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import BuiltAnew
 from bakeoff.records.precision import Precision
@@ -324,6 +326,31 @@ def test_the_remaining_time_never_grows_without_a_reason_that_is_said(tmp_path: 
     assert 1 <= len(reasons) <= 6 and latest_s >= run.ended_s - 10.0
 
 
+@pytest.mark.parametrize("seconds", [37.0, 60.0])
+def test_a_second_build_may_take_all_but_the_fewest_rounds(tmp_path: Path, seconds: float) -> None:
+    """One cell alone ranks nothing, and so what is built late is measured in fewer rounds."""
+    calls = {"level_ms": 150.0, "seconds_per_burst": 0.5}
+    scripts = {"eager": Script(seconds_per_start=4.0, **calls), "onnx": Script(seconds_per_start=seconds, **calls)}
+    run = run_contest(tmp_path, scripts, replace(plan_of(3), burst_calls=3, races=True), budget_s=50.0)
+    assert run.ended_s <= 50.01
+    eager, onnx = (len(run.records[label].bursts) for label in ("eager", "onnx"))
+    assert eager >= FEWEST_ROUNDS and onnx == (eager if seconds < 50.0 else 0)
+
+
+def test_a_warm_up_has_its_time_after_a_build_that_took_all_of_its_own(tmp_path: Path) -> None:
+    script = Script(seconds_per_start=25.5, seconds_per_warm_up=1.5)
+    run = run_contest(tmp_path, {"eager": Script(), "onnx": script}, plan_of(3), budget_s=30.0)
+    assert run.records["onnx"].latency and run.ended_s <= 30.01
+
+
+def test_rounds_leave_a_budget_time_for_the_last_checks(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_burst=0.5, seconds_per_check=3.0) for label in ("eager", "onnx")}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=17.0)
+    assert run.ended_s <= 17.01
+    assert all(record.latency and not record.doubts for record in run.records.values())
+    assert 12 > len(run.records["onnx"].bursts) >= FEWEST_ROUNDS
+
+
 def test_what_is_not_installed_is_not_a_matter_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(backends.create("onnx")), "module", "no_such_module_of_anybody")
     labels = ("eager", "onnx", "tensorrt")
@@ -409,6 +436,21 @@ def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
     run = run_contest(tmp_path, scripts)
     assert [process.warm for process in run.records["null"].processes] == [False]
     assert run.notes == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_resumed_run_expects_only_what_is_left(tmp_path: Path, epoch: int) -> None:
+    """Builds are there, and after a finished process it is known how long a call takes. Nothing is in the cache."""
+    calls = {"level_ms": 100.0, "seconds_per_burst": 0.2}
+    scripts = {"eager": Script(**calls), "inductor": Script(phases=("compile",), seconds_per_start=9.0, **calls)}
+    ending = {(0, "burst 3"): INTERRUPT} if epoch == 0 else {}
+    plan = replace(plan_of(3), burst_calls=2)
+    first = scripts | {"inductor": replace(scripts["inductor"], endings=ending)}
+    run_contest(tmp_path, first, plan, interrupted_at=(epoch, "inductor") if epoch else None)
+    left_s, _ = run_contest(tmp_path, scripts, plan).left_s[0]
+    round_s = 2 * (BETWEEN_BURSTS_S + (0.2 if epoch else 0.0))
+    finish_s = 0.0 if epoch else 2 * USUAL_S[PlanStep.FINISH]
+    assert left_s == pytest.approx((3 - epoch) * (12 * round_s + 2 * USUAL_S[PlanStep.START]) + finish_s, abs=0.01)
 
 
 def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bakeoff.measuring.controller import server_start
 from bakeoff.measuring.controller.launcher import ForkLauncher, create_launcher
 from bakeoff.measuring.controller.server_start import USUAL_SERVERS, StartedServer, early_servers, servers_for
 from bakeoff.planning.request import Request
+from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.reports.command_answers import ErrorAnswer, document
 
 pytestmark = pytest.mark.skipif(not server_start.CAN_FORK, reason="fork servers need Linux")
@@ -131,6 +132,38 @@ def test_servers_start_for_what_will_fork_workers(
 def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "usable_cores", lambda: list(range(16)))
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
+
+
+def test_under_a_budget_few_cores_import_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of further processes would take cores from the reference, and a short budget may never need them."""
+    monkeypatch.setattr(session, "usable_cores", lambda: [0, 1])
+    assert session.servers_of(Request(models=("mlp",))) == MIN_PROCESSES
+    assert session.servers_of(Request(models=("mlp",), budget="60s")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answers_after_s", "said"),
+    [
+        ("--model mlp", 0.3, "importing torch"),
+        ("--model mlp", 0.0, ""),
+        ("--model mlp --quiet", 0.3, ""),
+        ("list", 0.3, ""),
+    ],
+)
+def test_a_run_that_waits_for_torch_says_so_once(
+    arguments: str, answers_after_s: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server_start.start_said(arguments.split(), time.monotonic(), after_s=0.1):
+        time.sleep(answers_after_s)
+        server_start.torch_answers()
+        time.sleep(0.3)
+    assert [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines()] == [said] * bool(said)
+
+
+def test_with_json_it_says_so_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_start.start_said(["--model", "mlp", "--json"], time.monotonic() - 5.0):
+        time.sleep(0.3)
+    assert capsys.readouterr() == ("", "[0:05] importing torch\n")
 
 
 @pytest.mark.parametrize(("number", "also"), [(signal.SIGINT, ""), (signal.SIGTERM, AND_ONCE_MORE)])

@@ -9,7 +9,7 @@ from bakeoff.backends.base import Backend
 from bakeoff.backends.eager import Eager
 from bakeoff.backends.inductor import Inductor
 from bakeoff.judging.estimate import FEWEST_ROUNDS
-from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.load_plan import MAX_WINDOW_S, LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
     BETWEEN_BURSTS_S,
@@ -22,6 +22,7 @@ from bakeoff.planning.time_plan import (
     likely_to_run,
     usual_build_s,
 )
+from bakeoff.records.load_samples import Objective
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
@@ -64,7 +65,7 @@ def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_
     steps_s = sum(plan.seconds_of(step, pair) for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH))
     lacks_s = 2.0 + FACTOR_IF_NOT * (plan.seconds_of(PlanStep.GROUNDWORK, [""]) + steps_s)
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
-    assert plan.lack(LABELS, 40.0) == "the reference was not computed within 31 s"
+    assert plan.lack(LABELS, 40.0) == "the reference was not computed within 31 s, and resume begins it anew"
     plan.done("a", PlanStep.GROUNDWORK, "", 0.4)
     lacks_s = 2.0 + FACTOR_IF_NOT * steps_s
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
@@ -125,6 +126,23 @@ def test_long_calls_leave_a_build_less_time() -> None:
     warm_ups_s = 2 * USUAL_WARM_UP_S
     assert 53.0 < short_s < 60.0 - warm_ups_s
     assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(60.0 - warm_ups_s - rounds_s)
+
+
+def test_a_third_build_leaves_the_other_two_all_their_rounds_and_the_second_only_those_that_rank() -> None:
+    plan = expecting("a", budget_ends_s=60.0)
+    plan.begin("a", 0.0)
+    pair_s, all_s = (plan.seconds_of(PlanStep.ROUNDS, labels) for labels in (LABELS[:2], LABELS))
+    kept_s = [60.0 - plan.build_ends_s(LABELS[alive], LABELS[:alive]) for alive in (1, 2)]
+    assert kept_s[0] == pytest.approx(2 * USUAL_WARM_UP_S + pair_s * FEWEST_ROUNDS / SAMPLING.rounds)
+    assert kept_s[1] == pytest.approx(3 * USUAL_WARM_UP_S + all_s)
+
+
+def test_the_last_check_is_expected_to_take_as_long_as_the_first() -> None:
+    plan = expecting("a")
+    usual_s = plan.seconds_of(PlanStep.FINISH, ["eager"])
+    plan.called("eager", 0.1, check_s=7.0)
+    plan.called("onnx", 0.1, check_s=0.0)
+    assert [plan.seconds_of(PlanStep.FINISH, [label]) for label in ("eager", "onnx")] == [7.0, usual_s]
 
 
 def test_what_would_not_end_in_time_finds_no_room() -> None:
@@ -189,6 +207,17 @@ def test_load_is_part_of_the_time_left() -> None:
     assert load.once_s > 30.0
 
 
+def test_few_calls_in_a_second_make_turns_under_load_longer() -> None:
+    load = LoadPlan(Scenario.SERVER, objective=Objective(percentile="p99", limit_ms=400.0))
+    plan = TimePlan(replace(SAMPLING, races=False), load=load)
+    plan.expect("contest", ["eager", "onnx"], 3)
+    short_s = plan.seconds_of(PlanStep.LOAD, ["onnx"])
+    plan.called("eager", 0.08)
+    plan.called("onnx", 0.001)
+    assert short_s == plan.seconds_of(PlanStep.LOAD, ["onnx"]) == load.turns_s(3)
+    assert plan.seconds_of(PlanStep.LOAD, ["eager"]) == pytest.approx(short_s * MAX_WINDOW_S / load.window_s)
+
+
 def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -> None:
     plan = TimePlan(replace(SAMPLING, races=False), 100.0, LoadPlan(Scenario.OFFLINE, soak_s=30.0))
     plan.expect("contest", ["eager"], 2)
@@ -224,10 +253,10 @@ def test_builds_and_rounds_leave_a_budget_time_for_the_metrics() -> None:
     plan.begin("a", 0.0)
     plan.done("a", PlanStep.EVALUATE, "", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(80.0)
-    rounds_s = plan.seconds_of(PlanStep.ROUNDS, ["eager", "onnx"])
-    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - rounds_s - 2 * USUAL_WARM_UP_S)
+    fewest_s = plan.seconds_of(PlanStep.ROUNDS, ["eager", "onnx"]) * FEWEST_ROUNDS / SAMPLING.rounds
+    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - 2 * USUAL_WARM_UP_S)
     plan.done("a", PlanStep.BUILD, "eager", 3.0)
-    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - rounds_s - USUAL_WARM_UP_S), "eager is warm"
+    assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - USUAL_WARM_UP_S), "eager is warm"
     plan.done("a", PlanStep.EVALUATE, "eager", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(90.0)
 

@@ -130,6 +130,14 @@ def test_quiet_says_nothing(is_terminal: bool) -> None:
     assert file.getvalue() == ""
 
 
+def test_its_time_counts_from_the_begin_of_the_command_as_a_budget_does() -> None:
+    console, file = plain()
+    clock = Clock()
+    with LiveTable(console, clock_s=clock, begun_s=clock.now_s - 7.0) as table:
+        table.note("something")
+    assert file.getvalue() == "[0:07] something\n"
+
+
 def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
     console, file = terminal()
     clock = Clock()

@@ -84,6 +84,8 @@ class Script:
     disturbed_of_ten: int = 0  # so many of ten rounds had to wait for a core
     seconds_per_start: float = 1.0
     seconds_per_burst: float = 0.01
+    seconds_per_warm_up: float = 0.0
+    seconds_per_check: float = 0.0  # the last one; the first one is part of the start
     resident_bytes: int = 10**9
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
@@ -160,7 +162,9 @@ class ScriptedWorker:
         return math.inf if self._events[0] == HANG else self._due_s
 
     def _passing(self, seconds: float) -> None:
-        self._due_s = self._machine.time_s + seconds
+        """Let so many seconds pass before it speaks."""
+        if seconds:
+            self._due_s = self._machine.time_s + seconds
 
     def _build(self) -> None:
         if isinstance(self._job, messages.PackageCell):
@@ -188,6 +192,7 @@ class ScriptedWorker:
                 self._script.answers.get((self._number, "start"), RIGHT),
                 warm_up=schema.WarmUp(calls=10, seconds=max(seconds, 10 * self._script.level_ms / 1e3), steady=True),
                 memory=schema.Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
+                check_s=self._script.seconds_per_check,
             ),
         )
 
@@ -218,6 +223,7 @@ class ScriptedWorker:
                 self._build()
         elif isinstance(command, messages.BeginWarmUp):
             self._on_step("warms up")
+            self._passing(self._script.seconds_per_warm_up)
             self._warm_up(seconds=0.05 if command.is_repeated else 0.1)
         elif isinstance(command, messages.TakeBurst):
             self._on_step("burst")
@@ -247,6 +253,7 @@ class ScriptedWorker:
             self._say("further", messages.PhaseBegun(name="throughput"), measured)
         elif isinstance(command, messages.Finish):
             self._on_step("finishes")
+            self._passing(self._script.seconds_per_check)
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
             finished = messages.Finished(
                 accuracy_after=answer,

@@ -402,6 +402,7 @@ def test_errors_in_small_values_beside_large_ones() -> None:
     reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
     found = check([(coarse,)], reference, Precision.FP32)
     assert found.passed and found.rule == BESIDE_LARGER and found.relative_rmse > 5e-5
+    assert found.overall_relative_rmse and found.overall_relative_rmse < 1e-6, "which is that of the outputs"
     exact = torch.randn(512, 2, dtype=torch.float64, generator=generator).abs() * torch.tensor([1e-9, 1e6])
     reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
     lost = check([(exact.float() * torch.tensor([0.0, 1.0]),)], reference, Precision.FP32)

@@ -884,6 +884,17 @@ def test_on_a_busy_machine_one_thread_does_what_is_not_timed(is_busy: bool, thre
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(("threads", "loading"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 2)])
+def test_two_processes_that_load_side_by_side_have_no_more_threads_than_cores(threads: int, loading: int) -> None:
+    before, own = torch.get_num_threads(), torch.get_num_threads
+    try:
+        torch.set_num_threads(threads)
+        with global_settings.few_threads():
+            assert own() == loading
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("asked", "in_force"), [(None, 5), (1, 1), (2, 2), (4, 4)])
 def test_loading_takes_two_threads_and_a_file_that_sets_threads_is_heard(asked: int | None, in_force: int) -> None:
     threads, own = torch.get_num_threads(), (torch.get_num_threads, torch.set_num_threads)

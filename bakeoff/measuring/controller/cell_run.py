@@ -156,7 +156,7 @@ class CellRun:
 
     @property
     def has_lost_builds(self) -> bool:
-        return not {process.build for process in self._growing.processes} <= self._built
+        return not {process.build for process in self._growing.processes if process.build_s} <= self._built
 
     @property
     def has_time_for_another(self) -> bool:

@@ -302,8 +302,8 @@ class ContestRun:
 
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
-        now_s = self._machine.now_s()
-        in_share = now_s < self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in alive])
+        now_s, labels = self._machine.now_s(), [cell_run.cell.label for cell_run in alive]
+        in_share = now_s + self._seconds_of(PlanStep.FINISH, alive) < self._time_plan.rounds_end_s(labels)
         return done == 0 or in_share or (done < FEWEST_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
     def _run_load(self, epoch: Epoch, plan: LoadPlan) -> None:

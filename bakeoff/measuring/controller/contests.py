@@ -20,6 +20,7 @@ from bakeoff.measuring.controller.cell_record import (
 )
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.contest_run import ContestRun
+from bakeoff.measuring.controller.rounds import most_further
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
@@ -27,7 +28,7 @@ from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Memory, Record, Status, Work
-from bakeoff.records.store import Store
+from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
 
 NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
@@ -75,7 +76,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
         run.headers.await_all()  # they were made beside the reference, and builds are timed
     _take_ceilings(run, [planned.cell for planned in sensible])
     _tell_of_objective_below_floor(run, sensible[0].cell)
-    run.step_done(contest.id, PlanStep.GROUNDWORK, "", run.machine.now_s() - begun_s)
+    groundwork_s = run.machine.now_s() - begun_s
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
     metrics = _metrics(run, contest.id, sensible)
@@ -84,9 +85,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     cell_runs = [
         CellRun(planned, run, folders[planned.cell.id], metrics, cells.get(planned.cell.id)) for planned in sensible
     ]
-    for cell_run in cell_runs:
-        if cell_run.cached_at:
-            run.time_plan.expect_built(contest.id, cell_run.cell.label)
+    _expect_what_is_left(run, contest.id, cell_runs, kept)
+    run.step_done(contest.id, PlanStep.GROUNDWORK, "", groundwork_s)
     if kept:
         done = counted(kept.epochs, "process")
         run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
@@ -105,6 +105,21 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if note := run.launchers.first.branch_note:
         run.store.note(note)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+
+
+def _expect_what_is_left(
+    run: RunContext, contest_id: str, cell_runs: Sequence[CellRun], kept: UnfinishedContest | None
+) -> None:
+    """Expect no more of a contest than earlier runs have left of it: builds, and this run's finished processes."""
+    for cell_run in cell_runs:
+        if cell_run.starts_warm:
+            run.time_plan.expect_built(contest_id, cell_run.cell.label)
+        if cell_run.bursts:
+            run.time_plan.called(cell_run.cell.label, cell_run.median_ms / 1e3)
+    if kept:
+        left = max(0, run.sampling.processes - kept.epochs)
+        labels = [cell_run.cell.label for cell_run in cell_runs if not cell_run.left]
+        run.time_plan.expect_further(contest_id, labels, left, most_further(run.sampling, kept.epochs))
 
 
 def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:

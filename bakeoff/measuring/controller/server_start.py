@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -36,6 +37,9 @@ NEEDED = ("torch", "pydantic", "psutil")
 
 USUAL_SERVERS = 5
 """So many a run prepares where there are cores to spare and --processes is not given."""
+
+SILENT_S = 1.8
+"""A run that waits for torch so long says so."""
 
 MEASURING = ("run", "resume")
 NOT_FORKING = frozenset({"-h", "--help", "--version", "--dry-run", "spawn", "--start-method=spawn", "--malloc"})
@@ -137,6 +141,10 @@ _early: list[StartedServer] = []
 """The servers that wait for the first launchers."""
 
 
+_unsaid: list[threading.Timer] = []
+"""What says that a run still imports torch, until it has."""
+
+
 def servers_for(arguments: Sequence[str]) -> int:
     """Return how many fork servers a command line most likely needs at once. A wrong guess costs a few seconds."""
     names_command = bool(arguments) and not arguments[0].startswith("-")
@@ -166,6 +174,34 @@ def early_servers(number: int) -> Iterator[None]:
     finally:
         with signals_ignored():
             discard_early()
+
+
+@contextlib.contextmanager
+def start_said(arguments: Sequence[str], begun_s: float, after_s: float = SILENT_S) -> Iterator[None]:
+    """Say in the block what a run waits for, unless `torch_answers` is called within `after_s` seconds of its begin."""
+    if not servers_for(arguments) or "--quiet" in arguments:
+        yield
+        return
+
+    def say() -> None:
+        stream = sys.stderr if "--json" in arguments else sys.stdout
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            print(f"[0:{time.monotonic() - begun_s:02.0f}] importing torch", file=stream, flush=True)
+
+    timer = threading.Timer(max(0.0, begun_s + after_s - time.monotonic()), say)
+    timer.daemon = True
+    timer.start()
+    _unsaid.append(timer)
+    try:
+        yield
+    finally:
+        torch_answers()
+
+
+def torch_answers() -> None:
+    """Note that a process has imported torch: the run says itself what comes next."""
+    while _unsaid:
+        _unsaid.pop().cancel()
 
 
 def signals_ignored() -> AbstractContextManager[None]:

@@ -332,7 +332,7 @@ class GroupStart:
             self._starting.remove(cell_run)
             self._epoch.alive.append(cell_run)
             step = PlanStep.START if process.is_warm else PlanStep.BUILD
-            self._run.time_plan.called(cell.label, process.call_s)
+            self._run.time_plan.called(cell.label, process.call_s, process.warm.check_s)
             self._run.step_done(cell.contest_id, step, cell.label, process.seconds_of_start)
             if self._epoch.number == 0 or not process.is_warm:
                 self._run.progress.built(cell, process.seconds_of_start, bool(cell_run.cached_at))
@@ -349,5 +349,6 @@ class GroupStart:
             return
         if self._at(ProcessStage.LOADING) and not self._are_warm:
             return
+        built[0].process.ends_s += self._run.time_plan.warm_up_s  # which the deadline of its build has kept
         built[0].resume()
         built[0].process.take_turn(self._machine.now_s())

@@ -1,6 +1,7 @@
 """What a worker does with a built cell: first call, check, warm-up, bursts on command, and a last check."""
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,9 @@ def serve(
         compiled.run()
     device_memory.sample()
     with phases.announced("check"), threads_for_untimed_work(worker.job.is_machine_busy):
+        check_begun_s = time.monotonic()
         right = checker.check()
+        check_s = time.monotonic() - check_begun_s
         generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
     is_repeated = worker.await_warm_up().is_repeated
@@ -92,6 +95,7 @@ def serve(
         why_reference_is_narrower=reference.why_narrower,
         recompiled=list(compiled.recompiled()) if worker.job.open_axes else [],
         has_around=worker.around is not None,
+        check_s=check_s,
     )
     messages.send(connection, ready)
     compilations = compiled.compilations()
