@@ -5,6 +5,7 @@ Every backend then gets the module itself: `eager` is eager, and nothing is comp
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -20,6 +21,7 @@ PARALLEL = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel
 """Wrappers of torch that hold the module in their attribute `module`."""
 
 LAZY = "was lazy, and was initialised by a call"
+MAKES_LAYERS = "makes layers in its first call, and was called once, so that they have the same weights in each process"
 
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -86,6 +88,10 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
     if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         initialise(module, model.inputs, seed)
         forms.append(LAZY)
+    elif any(map(_may_make_layers, {type(part) for part in module.modules()})):
+        before = set(dict(module.named_parameters()))
+        initialise(module, model.inputs, seed)
+        forms += [] if before.issuperset(dict(module.named_parameters())) else [MAKES_LAYERS]
     return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=(*model.forms, *forms))
 
 
@@ -100,8 +106,20 @@ def require_weights(module: nn.Module) -> None:
 
 def initialise(module: nn.Module, sets: Sequence[Inputs], seed: int) -> None:
     """Call the module once, so that lazy layers get weights. They are the same for the same seed."""
+    given = sets[0].map(lambda tensor: tensor.clone())  # it may write into them
     with seeded(seed), torch.no_grad():
-        module(*sets[0].args, **dict(sets[0].kwargs))
+        module(*given.args, **dict(given.kwargs))
+
+
+def _may_make_layers(kind: type[nn.Module]) -> bool:
+    """Return True if the forward of this class names a class of layers, and sets an attribute."""
+    forward = getattr(kind, "forward", None)  # a ScriptModule's class has none
+    if not isinstance(forward, FunctionType):
+        return False
+    names = forward.__code__.co_names
+    named = (forward.__globals__.get(name, getattr(nn, name, None)) for name in names)
+    sets_attribute = any(step.opname == "STORE_ATTR" for step in dis.get_instructions(forward))
+    return sets_attribute and any(isinstance(each, type) and issubclass(each, nn.Module) for each in named)
 
 
 def held_by_wrapper(value: Any) -> tuple[str, Any] | None:

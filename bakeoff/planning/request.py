@@ -384,6 +384,7 @@ def options_of(request: Request) -> Names:
     for name, option in OPTIONS.items():
         value = written[name]
         if isinstance(option, OfRecord) and getattr(request, name) != Request.model_fields[name].default:
+            value = f"{value:.12g}" if isinstance(value, float) else value
             text = ",".join(value) if isinstance(value, list) else str(value)
             words.append(option.flags[0] if value is True else f"{option.flags[0]} {shlex.quote(text)}")
     return tuple(words)

@@ -145,7 +145,7 @@ def count(value: float | None) -> str:
 
 
 def error(value: float | None) -> str:
-    return NONE if value is None else f"{value:.1e}"
+    return NONE if value is None or math.isnan(value) else f"{value:.1e}"  # where nothing was compared
 
 
 def error_of(check: Accuracy) -> str:

@@ -242,6 +242,7 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
     again = commanded(command_for(planned.cell, planned.options), monkeypatch)
     written = again.model_dump(mode="json")
     assert {name: written[name] for name in measured_by} == measured_by
+    assert "--time-limit 90" in planned.options
     assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
     (by_default,) = plan(request(backends=("null/slow",)))
     assert by_default.cells[0].options == ()

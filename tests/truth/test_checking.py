@@ -693,6 +693,7 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         "complex_tracing.py:factory", "dataclass_output.py:factory", "parameter_output.py:factory",
         "encoder_padding.py:pooled", "one_answer.py:beside", "one_answer.py:detector", "one_answer.py:emptied",
         "other_worlds.py:late", "higher_order.py:factory", "higher_order.py:flex", "changed_batch.py:factory",
+        "late_layers.py:factory",
     )},
     PADDING: {"without the fast path": without_fast_path(0.0), "off without the fast path": without_fast_path(1e-3)},
     "one_answer.py:factory": {"that is constant": constant},

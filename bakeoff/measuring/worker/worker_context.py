@@ -129,7 +129,7 @@ class WorkerContext:
             return module, sets
 
     def to_build_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
-        return tuple(map(copied, sets)) if self.traits.written_inputs else sets
+        return tuple(copied(each) if self.traits.written_inputs else each.in_own_containers() for each in sets)
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
