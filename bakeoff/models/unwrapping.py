@@ -5,7 +5,9 @@ Every backend then gets the module itself: `eager` is eager, and nothing is comp
 
 from __future__ import annotations
 
+import copy
 import dis
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -88,10 +90,9 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
     if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         initialise(module, model.inputs, seed)
         forms.append(LAZY)
-    elif any(map(_may_make_layers, {type(part) for part in module.modules()})):
-        before = set(dict(module.named_parameters()))
+    elif _makes_layers(module, model.inputs, seed):
         initialise(module, model.inputs, seed)
-        forms += [] if before.issuperset(dict(module.named_parameters())) else [MAKES_LAYERS]
+        forms.append(MAKES_LAYERS)
     return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=(*model.forms, *forms))
 
 
@@ -109,6 +110,19 @@ def initialise(module: nn.Module, sets: Sequence[Inputs], seed: int) -> None:
     given = sets[0].map(lambda tensor: tensor.clone())  # it may write into them
     with seeded(seed), torch.no_grad():
         module(*given.args, **dict(given.kwargs))
+
+
+def _makes_layers(module: nn.Module, sets: Sequence[Inputs], seed: int) -> bool:
+    """Return True if a call makes layers. A copy is called, since the call may change a state, or fail."""
+    if not any(map(_may_make_layers, {type(part) for part in module.modules()})):
+        return False
+    try:
+        called = copy.deepcopy(module)
+        initialise(called, sets, seed)
+    except Exception:  # of the user's code
+        traceback.print_exc()
+        return False
+    return not set(dict(module.named_parameters())).issuperset(dict(called.named_parameters()))
 
 
 def _may_make_layers(kind: type[nn.Module]) -> bool:

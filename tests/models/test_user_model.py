@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from bakeoff import models
-from bakeoff.models.base import INPUT_SETS
+from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.models.example_inputs import MAX_CALLS
 from bakeoff.models.source_code import big_libraries_of
-from bakeoff.models.unwrapping import form_by_mode
+from bakeoff.models.unwrapping import MAKES_LAYERS, completed, form_by_mode
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 from tests.conftest import CommandLine
@@ -833,3 +833,35 @@ def test_a_library_of_the_users_own_is_not_the_installed_one(tmp_path: Path) -> 
     assert models.find(f"{tmp_path}/net.py:factory").imports == ("timm",)
     (tmp_path / "timm.py").write_text("")
     assert models.find(f"{tmp_path}/net.py:factory").imports == ()
+
+
+class Named(nn.Module):
+    """Names a class of layers in its forward, and keeps something."""
+
+    def __init__(self, answer: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.late = nn.Linear(8, 8), None
+        self.answer, self.calls = answer, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.answer(self, self.linear(x) if isinstance(self.linear, nn.Linear) else x)
+
+
+def makes_a_layer(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    module.late = module.late or nn.Linear(8, 8)
+    return module.late(x)
+
+
+def needs_gradients(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(x.sum(), x)[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"), [(makes_a_layer, 1), (lambda module, x: x, 0), (needs_gradients, 0)], ids=str
+)
+def test_only_a_model_that_makes_layers_is_called_when_it_is_loaded(
+    answer: Callable[[nn.Module, torch.Tensor], torch.Tensor], calls: int
+) -> None:
+    found = completed(LoadedModel(Named(answer), (Inputs((torch.randn(4, 8),)),)), seed=1)
+    assert (found.module.calls, found.forms) == (calls, (MAKES_LAYERS,) * calls)
