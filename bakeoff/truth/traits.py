@@ -5,6 +5,7 @@ nothing at all. What a call leaves behind is a trait as well.
 """
 
 import gc
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
-from bakeoff.truth.witnesses import NaNInUnwritten, is_cast
+from bakeoff.truth.witnesses import FillUnwritten, is_cast
 
 MAX_CALLS_BEFORE = 8
 """A build may have called a model that keeps state so often with the first inputs before it is checked."""
@@ -123,7 +124,7 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
     with OutsideWatch() as watch:
-        second = _with_nan_in_unwritten(module, sets[0])
+        second = _with_unwritten(math.nan, module, sets[0])
     grows = _grown(module, state, between) if changed else ()
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
@@ -151,18 +152,25 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
 
 
 def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple[str, ...]:
-    """Return the outputs that hold memory that nothing wrote: they become NaN with it."""
-    stage.state.restore()
-    seed_everything(FIRST_SEED)
-    found = comparable(_with_nan_in_unwritten(stage.module, inputs))
+    """Return the outputs that hold memory that nothing wrote. They become NaN with it, and another number with one:
+    what is multiplied by 0, as what a mask hides, stays."""
+    answers = []
+    for value in (math.nan, 1.0):
+        stage.state.restore()
+        seed_everything(FIRST_SEED)
+        answers.append(comparable(_with_unwritten(value, stage.module, inputs)))
     first = comparable(first)
-    pairs = zip(labels(first), first, found, strict=False)
-    return tuple(name for name, own, other in pairs if _count_nan(other) > _count_nan(own))
+    return tuple(
+        name
+        for name, own, with_nan, with_one in zip(labels(first), first, *answers, strict=False)
+        if _count_nan(with_nan) > _count_nan(own) and not are_alike((own,), (with_one,))
+    )
 
 
-def _with_nan_in_unwritten(module: nn.Module, inputs: Inputs) -> Outputs:
+def _with_unwritten(value: float, module: nn.Module, inputs: Inputs) -> Outputs:
+    """Return the answer where memory that nothing wrote holds this value."""
     try:
-        with NaNInUnwritten():
+        with FillUnwritten(value):
             return owned(call(module, copied(inputs)))
     except Exception:  # a model may refuse to be watched
         traceback.print_exc()

@@ -81,11 +81,15 @@ UNWRITTEN |= {aten.new_empty_strided}
 """Operators that give memory with whatever values it had."""
 
 
-class NaNInUnwritten(OperatorWatch):
-    """Inside this block, new memory that nothing has written holds NaN where it holds real numbers."""
+class FillUnwritten(OperatorWatch):
+    """Inside this block, new memory that nothing has written holds `value` where it holds real numbers."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self._value = value
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
-        return found.fill_(math.nan) if func.overloadpacket in UNWRITTEN and is_cast(found) else found
+        return found.fill_(self._value) if func.overloadpacket in UNWRITTEN and is_cast(found) else found
 
 
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}

@@ -31,6 +31,7 @@ from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK
 from bakeoff.truth.traits import UNNAMED, inputs_without_effect, leaves_more_behind, understand
+from bakeoff.truth.witnesses import FillUnwritten
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
 
@@ -136,6 +137,12 @@ def fills_a_part(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_memory_that_nothing_wrote_is_found() -> None:
     found = traits_of(fills_a_part)  # type: ignore[arg-type]
     assert (found.unwritten, found.varying, found.is_random) == (("output[1]",), ("output[1]",), True)
+
+
+def test_memory_that_nothing_wrote_and_a_mask_hides_is_no_answer() -> None:
+    mask = torch.tensor([1.0] * 8 + [0.0] * 8)
+    with FillUnwritten(2.0):  # what memory holds may be NaN
+        assert traits_of(lambda m, x: torch.cat([m.linear(x), x.new_empty(4, 8)], 1) * mask) == ModelTraits()
 
 
 def changes_its_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
