@@ -258,6 +258,7 @@ def _run_parts(
 
 @app.command()
 def resume(
+    context: typer.Context,
     folder: Annotated[Path, Argument(help="Folder of an interrupted run or bisection")],
     quiet: Quiet = False,
     as_json: RunAsJson = False,
@@ -272,7 +273,8 @@ def resume(
     if bisection.is_in(folder):
         return bisection.take_steps(folder, quiet, as_json)
     with measured_to_the_end():
-        with runs.progress_of(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
+        request = runs.request_of(Store.open(folder))
+        with runs.progress_of(request, quiet, as_json, context.meta[BEGUN_S]) as progress:
             report, store = runs.resume(folder, progress)
         return runs.conclude(report, store, quiet, as_json, junit, summary)
 

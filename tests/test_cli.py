@@ -33,6 +33,7 @@ from bakeoff.records.doubts import Accepted
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
+from bakeoff.records.store import Store
 from bakeoff.reports import writer
 from tests.conftest import CommandLine
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
@@ -236,6 +237,20 @@ def test_a_budget_counts_from_the_start_of_the_process(monkeypatch: pytest.Monke
     monkeypatch.setattr(runs, "end_of_budget", noted)
     assert cli.main(["--model", "mlp", "--devices", "cpu", "--budget", "60s"], begun_s=100.0) == 2
     assert ends_s == [154.0]
+
+
+@pytest.mark.parametrize("words", [["run", "--model", "mlp", "--devices", "cpu"], ["resume", "folder"]])
+def test_the_times_that_are_shown_count_from_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def shown(*given: object) -> None:
+        raise UsageError(f"begun at {given[-1]}")
+
+    monkeypatch.setattr(runs, "progress_of", shown)
+    monkeypatch.setattr(runs, "request_of", lambda store: None)
+    monkeypatch.setattr(Store, "open", lambda folder: None)
+    assert cli.main(words, begun_s=100.0) == 2
+    assert "begun at 100.0" in capsys.readouterr().err
 
 
 def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:
