@@ -61,7 +61,8 @@ def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:
         worst = max((check for _, check in checked), key=lambda check: check.relative_rmse)
         upto = "" if len(checked) == 1 else "up to "
         overall = number_format.error_over_all(worst)
-        error = f"{upto}{number_format.error_of(worst)}{f' in the worst part, {overall}' if overall else ''}"
+        error = upto + number_format.error_of(worst, " in the worst part" if overall else "")
+        error += f", {overall}" if overall else ""
         passed = f"The outputs of {who} passed the check against the reference (relative RMSE {error})"
         parts.insert(0, f"{passed}{_what_may_change([contest for contest, _ in best], contests)}.")
     parts += [

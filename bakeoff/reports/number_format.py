@@ -148,9 +148,9 @@ def error(value: float | None) -> str:
     return NONE if value is None or math.isnan(value) else f"{value:.1e}"  # where nothing was compared
 
 
-def error_of(check: Accuracy) -> str:
+def error_of(check: Accuracy, where: str = "") -> str:
     """Return `1.3e-07`, or `7.4e+01, as large as eager's own` for one that passes for no other reason."""
-    return f"{error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
+    return f"{error(check.relative_rmse)}{where}{AS_EAGERS if is_coarse(check) else ''}"
 
 
 def error_over_all(check: Accuracy) -> str:

@@ -13,7 +13,7 @@ from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
 from bakeoff.records.traits import ModelTraits
-from bakeoff.reports import headline, precisions, traits
+from bakeoff.reports import first_screen, headline, precisions, traits
 from tests.judging.test_costs import load
 from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
 from tests.support.golden import same_as_golden
@@ -64,6 +64,9 @@ def test_an_error_of_the_worst_part_is_told_beside_that_of_all_values() -> None:
         said = " ".join(outputs[name].split())
         assert "(relative RMSE 2.1e-03 in the worst part, 7.7e-07 over all values)" in said, name
     assert outputs["page"].count("7.7e-07 over all values") == 3, "the table has it, too"
+    coarse = of_part.model_copy(update={"relative_rmse": 2.0, "allclose": False})
+    said = first_screen.whether_to_ship([judged(made=[made[0], made[1].model_copy(update={"accuracy": coarse})])])
+    assert "(relative RMSE 2.0e+00 in the worst part, as large as eager's own, 7.7e-07 over all values)" in said
 
 
 def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
