@@ -160,7 +160,7 @@ def without_jumps(
             values_at(place, run, 1 if number < RUNS_WITH_NOISE else STRONG_NOISE)
             for number, run in enumerate(witnesses)
         ]
-        known = [their for their in theirs if their is not None]
+        known = [values for values in theirs if values is not None]
         if ours:
             is_explained = ours.number > 0 and bool(known) and ours.is_as_of(known)
         else:

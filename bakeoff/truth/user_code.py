@@ -314,7 +314,7 @@ def described(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, types.FunctionType):
         cells = [part for cell in value.__closure__ or () for part in _held(cell)]
         code = value.__code__
-        constants = [co_const for co_const in code.co_consts if isinstance(co_const, PLAIN)]
+        constants = [constant for constant in code.co_consts if isinstance(constant, PLAIN)]
         return inside(code.co_qualname, code.co_code, constants, code.co_names, value.__defaults__, *cells)
     if isinstance(value, types.MethodType):
         return inside(value.__func__, value.__self__)

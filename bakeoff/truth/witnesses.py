@@ -277,15 +277,15 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _puts_in_any_order(indices: list[torch.Tensor | None], values: torch.Tensor, found: torch.Tensor) -> bool:
-    given = {place: each for place, each in enumerate(indices) if each is not None}
-    if any(each.dtype in (torch.bool, torch.uint8) for each in given.values()):
+    given = {place: index for place, index in enumerate(indices) if index is not None}
+    if any(index.dtype in (torch.bool, torch.uint8) for index in given.values()):
         return False  # a mask has each place once
     places = list(given)
     # the dimensions of the indices come first in the values if others lie between them
     start = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     full = dict(zip(places, torch.broadcast_tensors(*given.values()), strict=True))
     dimensions = range(full[places[0]].dim())
-    values = values.expand(aten.index(found, indices).shape).flip(*(start + each for each in dimensions))
+    values = values.expand(aten.index(found, indices).shape).flip(*(start + dimension for dimension in dimensions))
     backwards = [full[place].flip(*dimensions) if place in full else None for place in range(len(indices))]
     return not is_equal(aten.index_put(found, backwards, values), found)
 

@@ -253,8 +253,8 @@ def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -
     """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
     needs and the model has not."""
     _, *others = inspect.signature(evaluate).parameters.values()
-    needed = [other for other in others if other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)]
-    if missing := [need.name for need in needed if need.default is need.empty and need.name not in known]:
+    needed = [one for one in others if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    if missing := [one.name for one in needed if one.default is one.empty and one.name not in known]:
         raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
     return {parameter.name: known[parameter.name] for parameter in needed if parameter.name in known}
 

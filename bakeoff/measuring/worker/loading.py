@@ -52,7 +52,7 @@ def _load(cell: Cell) -> LoadedModel:
 
 def drawn_type(cell: Cell) -> torch.dtype:
     """Return the type that large random weights are drawn in: all precisions of a contest have the same weights."""
-    types = {precision.dtype_of(precision_of_cell) for precision_of_cell in cell.compared or (cell.precision,)}
+    types = {precision.dtype_of(compared) for compared in cell.compared or (cell.precision,)}
     return types.pop() if len(types) == 1 else precision.dtype_of(Precision.FP32)
 
 

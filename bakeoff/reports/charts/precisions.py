@@ -82,6 +82,6 @@ def _metric_of(cells: Sequence[CellJudgement]) -> _Scale | None:
     names = dict.fromkeys(name for cell in cells for name in cell.metrics)
     for metric in names:
         values = {cell.label: cell.metrics[metric] for cell in cells if metric in cell.metrics}
-        is_less = any(metric.higher_is_better is False for metric in values.values())
-        return _Scale(metric, {label: metric.value for label, metric in values.items()}, 1 if is_less else -1)
+        is_less = any(value.higher_is_better is False for value in values.values())
+        return _Scale(metric, {label: value.value for label, value in values.items()}, 1 if is_less else -1)
     return None
