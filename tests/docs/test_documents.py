@@ -5,6 +5,7 @@ folder that looks like a checkout and holds the files that the page has its read
 measure, so that they take little time.
 """
 
+import hashlib
 import importlib
 import inspect
 import io
@@ -39,7 +40,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records import report_file
 from bakeoff.records.report_file import json_schema
-from bakeoff.records.schema import Interval, Ratio
+from bakeoff.records.schema import SCHEMA_VERSION, Interval, Ratio
 from bakeoff.reports import command_answers
 from bakeoff.reports.run_report import print_answers
 from tests.docs import commands, json_page
@@ -71,6 +72,16 @@ TO_BE_WRITTEN = {
 
 def test_the_json_schema_in_the_package_is_the_current_one() -> None:
     assert (ROOT / "bakeoff/records/report.schema.json").read_text() == json_schema()
+
+
+RELEASED_SCHEMAS = {"3.10.0": "87cc712d85558a5d372382345061a5982c4af33536076844498b556702b0379e"}
+"""The digests of the schemas of Bakeoff's releases, by their versions."""
+
+
+def test_a_schema_that_was_released_stays_as_it_is() -> None:
+    """A release leaves out unknown fields of a later minor version only."""
+    digest = hashlib.sha256(json_schema().encode()).hexdigest()
+    assert RELEASED_SCHEMAS.get(SCHEMA_VERSION, digest) == digest
 
 
 def test_the_page_of_backends_names_every_backend_mode_and_alias() -> None:
