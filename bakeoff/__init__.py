@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from bakeoff.shipping.loading import load as load
     from bakeoff.shipping.pipelines import load_parts as load_parts
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _MODULES = {
     "bakeoff.api.compare": ("compare",),
