@@ -30,11 +30,11 @@ UNCLEAR = 2.0
 """A speed-up whose interval has ends further apart than this is said in words, as one that is hardly known."""
 
 AS_EAGERS = ", as large as eager's own"
+"""What stands beside an error that passes for no other reason."""
 
 FAR_WORSE = 2.0
 """The error of the worst part is said to be that where it is more than so many times the error over all values. Every
 part has twice the limit."""
-"""What stands beside an error that passes for no other reason."""
 
 UNKNOWN = "?x"
 
@@ -145,12 +145,13 @@ def count(value: float | None) -> str:
 
 
 def error(value: float | None) -> str:
-    return NONE if value is None or math.isnan(value) else f"{value:.1e}"  # where nothing was compared
+    return NONE if value is None else f"{value:.1e}"
 
 
 def error_of(check: Accuracy) -> str:
     """Return `1.3e-07`, or `7.4e+01, as large as eager's own` for one that passes for no other reason."""
-    return f"{error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
+    is_of_nothing = bool(check.unchecked) and math.isnan(check.relative_rmse)  # no value was compared
+    return f"{NONE if is_of_nothing else error(check.relative_rmse)}{AS_EAGERS if is_coarse(check) else ''}"
 
 
 def error_over_all(check: Accuracy) -> str:
