@@ -145,12 +145,14 @@ def count(value: float | None) -> str:
 
 
 def error(value: float | None) -> str:
-    return NONE if value is None or math.isnan(value) else f"{value:.1e}"  # where nothing was compared
+    return NONE if value is None else f"{value:.1e}"
 
 
 def error_of(check: Accuracy, where: str = "") -> str:
     """Return `1.3e-07`, or `7.4e+01, as large as eager's own` for one that passes for no other reason."""
-    return f"{error(check.relative_rmse)}{where}{AS_EAGERS if is_coarse(check) else ''}"
+    is_of_nothing = bool(check.unchecked) and math.isnan(check.relative_rmse)  # no value was compared
+    value = NONE if is_of_nothing else error(check.relative_rmse)
+    return f"{value}{where}{AS_EAGERS if is_coarse(check) else ''}"
 
 
 def error_over_all(check: Accuracy) -> str:
