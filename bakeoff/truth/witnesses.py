@@ -278,8 +278,9 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def _puts_in_any_order(indices: list[torch.Tensor | None], values: torch.Tensor, found: torch.Tensor) -> bool:
     given = {place: index for place, index in enumerate(indices) if index is not None}
-    if any(index.dtype in (torch.bool, torch.uint8) for index in given.values()):
-        return False  # a mask has each place once
+    has_mask = any(index.dtype in (torch.bool, torch.uint8) for index in given.values())
+    if has_mask or values.numel() == 1:  # a mask has each place once, and one number may lie on another device
+        return False
     places = list(given)
     # the dimensions of the indices come first in the values if others lie between them
     start = places[0] if places == list(range(places[0], places[-1] + 1)) else 0

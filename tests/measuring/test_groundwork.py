@@ -826,6 +826,13 @@ def test_several_values_in_one_place_are_found(kind: torch.dtype, places: list[i
     assert sums.writes_in_any_order is is_any_order
 
 
+def test_one_number_in_several_places_may_lie_on_another_device() -> None:
+    places = torch.tensor([1, 1], device="meta")
+    with torch.inference_mode(), LongestSum() as sums:
+        torch.zeros(4, device="meta").index_put_((places,), torch.tensor(3.0))
+    assert not sums.writes_in_any_order
+
+
 def written(x: torch.Tensor) -> torch.Tensor:
     y = torch.zeros(4)
     y[:2].copy_(x.sum().expand(2))
