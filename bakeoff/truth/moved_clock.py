@@ -107,9 +107,9 @@ _SIGNATURES: dict[int, tuple[Any, ...]] = {
 _NEW, _NEW_SLOT_BYTES = 65, 312
 """CPython's number of a type's `tp_new`, and where in the type it lies on 64-bit machines."""
 
-STILL_READS, TICK_S, MOST_DOUBLINGS = 100, 1e-3, 30
-"""After so many reads in one call, a stopped clock goes on by a tick that each further read doubles: a model may loop
-until a time has come."""
+STILL_READS, TICK_S, MOST_DOUBLINGS = 100, 1e-3, 22
+"""After so many reads in one call, a stopped clock goes on by a tick that each further read doubles, and at last by an
+hour with each: a model may loop until a time has come."""
 
 _at_s: float | None = None  # what the user's code sees, or None for the real clock
 _still_reads = STILL_READS
@@ -135,7 +135,10 @@ def begin_call() -> None:
 def _next_time(at_s: float) -> float:
     global _reads
     _reads += 1
-    return at_s if _reads <= _still_reads else at_s + TICK_S * 2 ** min(_reads - _still_reads, MOST_DOUBLINGS)
+    ticks = _reads - _still_reads
+    if ticks <= 0:
+        return at_s
+    return at_s + TICK_S * 2 ** min(ticks, MOST_DOUBLINGS) * max(1, ticks - MOST_DOUBLINGS + 1)
 
 
 @contextlib.contextmanager

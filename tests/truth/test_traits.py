@@ -446,6 +446,21 @@ def test_a_model_that_loops_until_a_time_ends_with_a_stopped_clock() -> None:
     assert understand(model, inputs()).traits.clock_s == pytest.approx(time.time(), abs=60)
 
 
+@pytest.mark.parametrize(("reads_before", "lasts_s"), [(0, 3600.0), (1000, 5.0), (0, 400 * 86400.0)])
+def test_a_stopped_clock_goes_on_until_any_time(reads_before: int, lasts_s: float) -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(reads_before):
+            time.monotonic()
+        end_s = time.monotonic() + lasts_s
+        seen_s = list(itertools.takewhile(lambda now_s: now_s < end_s, (time.monotonic() for _ in range(20_000))))
+        return x * len(seen_s)
+
+    given = Inputs((torch.ones(1),))
+    with clock_at(time.time()):
+        (reads,) = call(Model(forward), given)
+    assert reads < 10_000
+
+
 def test_a_list_of_times_grows() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         m.times.append(time.time())
