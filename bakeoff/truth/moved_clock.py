@@ -138,7 +138,7 @@ def _next_time(at_s: float) -> float:
     ticks = _reads - _still_reads
     if ticks <= 0:
         return at_s
-    return at_s + TICK_S * 2 ** min(ticks, MOST_DOUBLINGS) * max(1, ticks - MOST_DOUBLINGS + 1)
+    return at_s + TICK_S * 2.0 ** min(ticks, MOST_DOUBLINGS) * max(1, ticks - MOST_DOUBLINGS + 1)
 
 
 @contextlib.contextmanager
