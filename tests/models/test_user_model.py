@@ -858,7 +858,9 @@ def needs_gradients(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("answer", "calls"), [(makes_a_layer, 1), (lambda module, x: x, 0), (needs_gradients, 0)], ids=str
+    ("answer", "calls"),
+    [(makes_a_layer, 1), (lambda module, x: x, 0), (needs_gradients, 0)],
+    ids=["makes a layer", "answers its input", "needs gradients"],
 )
 def test_only_a_model_that_makes_layers_is_called_when_it_is_loaded(
     answer: Callable[[nn.Module, torch.Tensor], torch.Tensor], calls: int
