@@ -31,19 +31,19 @@ from bakeoff.truth.user_code import count_as_users, is_users_file
 
 NOON_S = 1_000_000_000.0
 LOG = logging.getLogger("scores")
-LOG_FILE = 77
-"""A descriptor that a test opens."""
-
 OPEN: dict[str, Any] = {}
-"""What a test finds open. Each process of pytest-xdist imports this file, and one of them runs its tests."""
+"""What a test finds open. Each process of pytest-xdist imports this file, and one of them runs its tests. Under `log`
+is a descriptor that each test points to a file of its own."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def opened() -> Iterator[None]:
     client, server = socket.socketpair()
+    log = os.open(os.devnull, os.O_RDWR)
     with client, server, mmap.mmap(-1, 8) as mapped, contextlib.closing(sqlite3.connect(":memory:")) as scores:
-        OPEN.update(client=client, mapped=mapped, scores=scores)
+        OPEN.update(client=client, mapped=mapped, scores=scores, log=log)
         yield
+    os.close(log)
     OPEN.clear()
 
 
@@ -83,11 +83,11 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: os.path.getsize("bias.txt"), access(AccessKind.READ_FILE, "bias.txt")),
         (lambda: os.makedirs("logs/today", exist_ok=True), access(AccessKind.MADE_FOLDER, "logs/today")),
         (lambda: Path("logs/now").mkdir(parents=True, exist_ok=True), access(AccessKind.MADE_FOLDER, "logs/now")),
-        (lambda: os.write(LOG_FILE, b"1"), access(AccessKind.WRITTEN_FILE, "descriptor.log")),
+        (lambda: os.write(OPEN["log"], b"1"), access(AccessKind.WRITTEN_FILE, "descriptor.log")),
         (lambda: os.write(2, b""), access(AccessKind.PRINT)),
         (lambda: os.environ.update(SCALE="3"), access(AccessKind.SET_VARIABLE, "SCALE")),
         (lambda: os.environ.pop("SCALE", ""), access(AccessKind.VARIABLE, "SCALE")),
-        (lambda: mmap.mmap(LOG_FILE, 8), access(AccessKind.READ_FILE, "descriptor.log")),
+        (lambda: mmap.mmap(OPEN["log"], 8), access(AccessKind.READ_FILE, "descriptor.log")),
         (lambda: OPEN["mapped"].read(1), access(AccessKind.READ_FILE)),
         (lambda: OPEN["mapped"].write(b""), access(AccessKind.WRITTEN_FILE)),
         (lambda: OPEN["scores"].execute("SELECT 1").fetchone(), access(AccessKind.DATABASE)),
@@ -119,7 +119,7 @@ def test_what_the_users_code_does_is_noted(
     save_file({"a": torch.ones(2)}, "weights.st")
     with open("descriptor.log", "wb+") as file:
         file.truncate(8)
-        os.dup2(file.fileno(), LOG_FILE)
+        os.dup2(file.fileno(), OPEN["log"])
     monkeypatch.setenv("SCALE", "2")
     act()  # what is imported and looked up once is no access of each call
     with OutsideWatch() as watch:
