@@ -131,8 +131,10 @@ def serve(
             timed, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls, ENOUGH_CALLS, watch
         )
         medians_ms.append(statistics.median(samples_ns) / 1e6)
-        waited_in = () if is_cold else samples_ns  # most of a cold burst is eviction, and so is its waiting
-        messages.send(connection, messages.BurstMeasured(samples_ns=samples_ns, conditions=watch.end(waited_in)))
+        seen = watch.end(() if is_cold else samples_ns)
+        if is_cold:  # most of the burst is eviction, and so is its waiting
+            seen = seen.model_copy(update={"wait_share": None})
+        messages.send(connection, messages.BurstMeasured(samples_ns=samples_ns, conditions=seen))
     last = command if isinstance(command, messages.Finish) else messages.Finish()
     with phases.announced("last check"):
         server.close()
@@ -195,10 +197,12 @@ class ColdCalls(Wrapped):
         size = max(self.LEAST_BYTES, self.TIMES_CACHE * cache_bytes_of(clock.device))
         # nvbench and KernelBench write a buffer of twice the cache's size, too.
         self._buffer = torch.zeros(size, dtype=torch.uint8, device=clock.device)
+        # On a CPU by NumPy, in this thread: threads of torch would go on spinning beside those of another engine.
+        self._written: Any = self._buffer if self._buffer.is_cuda else self._buffer.numpy()
 
     def bind(self, inputs: Inputs) -> None:
         super().bind(inputs)
-        self._buffer.add_(1)
+        self._written += 1
 
     def settings(self) -> Settings:
         return {**super().settings(), "MiB written before each call": self._buffer.nbytes // 2**20}
