@@ -144,8 +144,8 @@ def is_tensor(value: object) -> bool:
 def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Return the outputs as dense plain tensors without gradients. A nested one becomes its values and their shapes."""
     if not any(
-        each.requires_grad or each.is_nested or each.is_quantized or is_sparse(each) or is_named_anew(each)
-        for each in outputs
+        output.requires_grad or output.is_nested or output.is_quantized or is_sparse(output) or is_named_anew(output)
+        for output in outputs
     ):
         return outputs
     if not any(output.is_nested for output in outputs):

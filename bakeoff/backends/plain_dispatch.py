@@ -37,8 +37,8 @@ class Uncompiled:
 
 class OperatorWatch(Uncompiled, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells `note` of each operator that torch has run in the block: the operator, what it was given, and what it has
-    returned. A subclass may hand on something else than that. Nothing is told of operators that call functions, such
-    as `torch.cond`, and of what these functions run."""
+    returned. A subclass may hand on something else than that. Operators that call functions, such as
+    `torch.cond`, are not watched, and neither is what these functions run."""
 
     supports_higher_order_operators = True
 

@@ -133,7 +133,7 @@ def _may_make_layers(kind: type[nn.Module]) -> bool:
     names = forward.__code__.co_names
     named = (forward.__globals__.get(name, getattr(nn, name, None)) for name in names)
     sets_attribute = any(step.opname == "STORE_ATTR" for step in dis.get_instructions(forward))
-    return sets_attribute and any(isinstance(each, type) and issubclass(each, nn.Module) for each in named)
+    return sets_attribute and any(isinstance(value, type) and issubclass(value, nn.Module) for value in named)
 
 
 def held_by_wrapper(value: Any) -> tuple[str, Any] | None:

@@ -279,8 +279,8 @@ def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs],
     try:
         found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
         # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
-        taken = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
-        return Deciding(found.decisions, (*found.probes, *islice(taken, 1)))
+        answered = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
+        return Deciding(found.decisions, (*found.probes, *islice(answered, 1)))
     except Exception:  # what was changed in the search may be anything to a model
         traceback.print_exc()
         return Deciding(watch.decisions)

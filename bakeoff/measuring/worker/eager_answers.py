@@ -1,4 +1,4 @@
-"""What eager itself tells in the cell's precision: its answers, the model's traits, and the work of a call."""
+"""What is found of eager in the cell's precision: its answers, the model's traits, and the work of a call."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class AsItIs:
 
 
 def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bool = False) -> AsItIs:
-    """Return what eager tells in the cell's precision. The model's traits go into `subject`, and the input sets into
-    the file `inputs`. This comes first: what fails here is the model itself."""
+    """Return what is found of eager in the cell's precision. The model's traits go into `subject`, and the input sets
+    into the file `inputs`. This comes first: what fails here is the model itself."""
     cell = subject.cell
     model = subject.load()
     before = global_settings.read()
@@ -146,7 +146,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
 def _inference(
     subject: Subject, model: LoadedModel, module: torch.nn.Module, sets: tuple[Inputs, ...], understood: Understood
 ) -> AsItIs:
-    """Return what eager tells of inference. The fingerprint is that of what it calls."""
+    """Return what is found of eager in inference. The fingerprint is that of what it calls."""
     cell, traits, answer = subject.cell, understood.traits, understood.answer
     calls = AlikeCalls(module, traits)
 

@@ -81,7 +81,7 @@ class Subject:
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
     def announce(self, phase: str) -> None:
-        """Tell the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and
+        """Report the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and
         `reference` while exact outputs are computed."""
         self.phase = phase
         if self.connection is not None:
@@ -157,7 +157,7 @@ class Subject:
             except Exception as error:
                 traceback.print_exc()
                 errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
-        # A weight's type rounds both of two runs of a step, so their difference would tell nothing.
+        # A weight's type rounds both of two runs of a step, so their difference would say nothing.
         if self.cell.task == TRAIN_STEP:
             raise errors[0]
         return Exact(None, self.cell.precision, why_narrower=explain(errors[0])[1].sentence)
