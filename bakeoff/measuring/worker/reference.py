@@ -39,6 +39,7 @@ from bakeoff.truth.errors import (
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
+from bakeoff.truth.steps import is_dense
 from bakeoff.truth.witnesses import STRONG_NOISE, KeepFloat64
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -72,7 +73,7 @@ def that_answers(subject: Subject) -> Subject | None:
 
     def changed(needs_autograd: bool, *kinds: str) -> Subject:
         traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
-        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
+        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={}, runs_perturbed={})
 
     others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
     failing = first_set_that_fails(with_autograd := changed(True))
@@ -115,7 +116,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
         yardstick = Yardstick.of(subject, as_is, exact, noisy)
-        witnesses = rounded_otherwise(subject, as_is)
+        witnesses = rounded_otherwise(subject, as_is, yardstick)
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
     traits = subject.traits
@@ -210,35 +211,54 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")
-    elif far_off and not is_explained(subject, *answers, noisy):
+    elif far_off and not is_explained(subject, as_is, *answers, noisy):
         exact = nothing(f"{far_off}, and not by rounding")
     elif far_off and not cell.precision.is_16_bit:  # which rounds as coarsely itself
         lost = far_from_float64(*answers, MAX_ROUNDING)
+        if lost and as_is.may_jump:  # as to another sign, beside which eager can be compared with
+            exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
-    return exact, noisy if lost else ()
+    return exact, noisy if lost and not decided else ()
 
 
 def is_explained(
     subject: Subject,
+    as_is: AsItIs,
     eager: Sequence[Outputs],
     exact: Sequence[Outputs],
     precision: Precision,
     noisy: Sequence[Sequence[Outputs]],
 ) -> bool:
-    """Return True if rounding explains how far eager is from float64, by runs with noise, and by those with more."""
+    """Return True if rounding explains how far eager is from float64, by runs with noise, by inputs that are moved, too,
+    and by more noise."""
     if is_explained_by_rounding(eager, exact, noisy, precision):
+        return True
+    moved = () if as_is.may_jump else subject.perturbed(with_noise=True)
+    if moved and is_explained_by_rounding(eager, exact, [moved], precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
 
 
-def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
-    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it."""
+def rounded_otherwise(subject: Subject, as_is: AsItIs, yardstick: Yardstick) -> tuple[tuple[Outputs, ...], ...]:
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, or if it is not
+    finite at the same places."""
     precision = subject.cell.precision
-    if not (as_is.may_jump and subject.traits.begins_alike) or precision.is_quantised:
+    if not subject.traits.begins_alike or precision.is_quantised:
+        return ()
+    if not as_is.may_jump and are_finite_alike(as_is.outputs, yardstick.perturbed):
         return ()
     return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
+
+
+def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
+    return all(
+        torch.equal(torch.isfinite(one), torch.isfinite(other))
+        for ours, theirs in zip(answers, others, strict=False)
+        for one, other in zip(ours, theirs, strict=False)
+        if is_dense(one) and is_dense(other)
+    )
 
 
 def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
@@ -292,16 +312,21 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
+    may_jump: bool = True
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
     def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Yardstick:
-        eager, varying = as_is.outputs, subject.traits.varying
+        eager, varying, cell = as_is.outputs, subject.traits.varying, subject.cell
+        may_jump = as_is.may_jump or not subject.traits.begins_alike or cell.task != INFERENCE
+        may_jump = may_jump or cell.precision.is_quantised
+        perturbed = () if may_jump else subject.perturbed(with_noise=True)
         if exact.outputs is None:
-            return cls(subject, eager, subject.perturbed(), noisy, as_is.longest_sum, is_exact=False)
+            of_eager = perturbed or subject.perturbed() or eager
+            return cls(subject, eager, of_eager, noisy, as_is.longest_sum, False, may_jump, perturbed)
         if varying:
             eager = with_varying(eager, subject.perturbed(), varying) or eager
-        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True)
+        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, True, may_jump, perturbed)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
         traits, precision = self.subject.traits, self.subject.cell.precision
@@ -314,10 +339,13 @@ class Yardstick:
         errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True))
+        if not self.is_exact:
+            return errors
         allowed = errors.or_of_sums(precision, self.longest_sum)
-        if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
+        if self.may_jump and traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed()
-            errors = errors.or_perturbed(beside(self.perturbed, True))
+        if self.perturbed:
+            errors = errors.or_perturbed(beside(self.perturbed, True), only_parts=self.may_jump)
         return errors
 
 
