@@ -263,8 +263,8 @@ class ErrorSpread:
         if only_parts:
             return self._with(torch.maximum, limited)
         # small values may be lost beside larger ones
-        limited = replace(limited, octaves=perturbed.octaves, largest=min(perturbed.largest, most.largest))
-        return self.or_larger(limited)
+        octaves = perturbed.octaves.without_chance(rounding_limits.MAX_PERTURBED_SHARE)
+        return self.or_larger(replace(limited, octaves=octaves, largest=min(perturbed.largest, most.largest)))
 
 
 class EagerErrors(NamedTuple):
@@ -278,7 +278,7 @@ class EagerErrors(NamedTuple):
             tuple(map(max, self.rmse, other.rmse)), tuple(map(ErrorSpread.or_larger, self.spread, other.spread))
         )
 
-    def or_perturbed(self, perturbed: EagerErrors, only_parts: bool = False) -> EagerErrors:
+    def or_perturbed(self, perturbed: EagerErrors, only_parts: bool = True) -> EagerErrors:
         """Return the same with the larger error on the whole, up to a share of the size, and in each part, where the
         others are those of a perturbed model. It moves `only_parts` where something may jump."""
         parts = tuple(
@@ -347,9 +347,13 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_deci
     if not rounding_decides:
         return errors_of_eager(eager, exact)
 
-    # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
+    # Moving values by one rounding then gives other shapes, whole numbers and places of NaN, which are no errors.
     def alike(_: str, exact_value: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
+        if value.shape != exact_value.shape or is_whole(exact_value):
+            return exact_value
+        if value.layout is not torch.strided or value.is_nested:
+            return value
+        return torch.where(torch.isfinite(value) == torch.isfinite(exact_value), value, exact_value.to(value.dtype))
 
     pairs = zip(eager, exact, strict=True)
     moved = [matching.combined(theirs, ours, alike) if len(ours) == len(theirs) else theirs for ours, theirs in pairs]

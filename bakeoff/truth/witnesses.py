@@ -130,7 +130,9 @@ class RoundingNoise(OperatorWatch):
             return rounded(self, args, found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
-        return found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self._moved, found)
+        return (
+            found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self._moved, found)
+        )
 
     @property
     def takes_last(self) -> bool:
@@ -145,7 +147,7 @@ class RoundingNoise(OperatorWatch):
     def _directions(self, tensor: torch.Tensor, epsilon: float, are_small: bool) -> torch.Tensor:
         """Return a number in [-1, 1) for each value, and 0 for small whole ones."""
         if are_small:
-            moves = tensor.round().sub_(tensor).sign_().abs_()  # much quicker than a mask of booleans
+            moves = tensor.frac().sign_()  # much quicker than a mask of booleans
         else:
             moves = ((tensor != tensor.round()) | (tensor.abs() >= _exact_below(epsilon))).to(tensor.dtype)
         return moves.mul_(self._uniform(tensor))
@@ -231,14 +233,14 @@ def _with_rounded_squares(noise: RoundingNoise, args: tuple[Any, ...], found: to
 
 
 def _below_one(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
-    """Round a sigmoid. What is 1 in one library is just below it in another one, and none is above."""
+    """Round a sigmoid, for example. What is 1 in one library is just below it in another one, and none is above."""
     below = noise.noise(torch.full_like(found, 0.75), found.dtype).abs()
-    return torch.where(found == 1, found - below, found + noise.noise(found, found.dtype)).clamp_max(1)
+    return torch.where(found.abs() == 1, found - found * below, found + noise.noise(found, found.dtype)).clamp(-1, 1)
 
 
 ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], torch.Tensor], torch.Tensor]] = {
     **dict.fromkeys((aten.cdist, aten._cdist_forward, aten._euclidean_dist), _with_rounded_squares),
-    aten.sigmoid: _below_one,
+    **dict.fromkeys((aten.sigmoid, aten.tanh, aten.erf), _below_one),
 }
 """Operators whose roundings are not a share of their results."""
 
@@ -256,15 +258,19 @@ RUNS_WITH_NOISE = 2
 STRONG_NOISE = 16
 """So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
 
-SELECTING = frozenset({aten.where, aten.masked_fill, aten.cat, aten.stack, aten.clone, aten.index, aten.index_select}) | {
-    *(aten.gather, aten.embedding, aten.scatter, aten.index_copy, aten.masked_scatter, aten.select_scatter),
-    *(aten.slice_scatter, aten.repeat, aten.flip, aten.roll, aten.tril, aten.triu, aten.constant_pad_nd, aten.neg),
-    *(aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.abs),
-    *(aten.relu, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.maximum, aten.minimum, aten.fmax),
-    *(aten.fmin, aten.amax, aten.amin, aten.aminmax, aten.cummax, aten.cummin, aten.upsample_nearest2d, aten.sign),
-    *(aten.round, aten.floor, aten.ceil, aten.trunc, aten.unique_consecutive, aten._unique2, aten.nan_to_num),
-    *(aten.new_full, aten.full_like),
-} | (CHOOSING - ONLY_INDICES)
+SELECTING = (
+    frozenset({aten.where, aten.masked_fill, aten.cat, aten.stack, aten.clone, aten.index, aten.index_select})
+    | {
+        *(aten.gather, aten.embedding, aten.scatter, aten.index_copy, aten.masked_scatter, aten.select_scatter),
+        *(aten.slice_scatter, aten.repeat, aten.flip, aten.roll, aten.tril, aten.triu, aten.constant_pad_nd, aten.neg),
+        *(aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.abs),
+        *(aten.relu, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.maximum, aten.minimum, aten.fmax),
+        *(aten.fmin, aten.amax, aten.amin, aten.aminmax, aten.cummax, aten.cummin, aten.upsample_nearest2d, aten.sign),
+        *(aten.round, aten.floor, aten.ceil, aten.trunc, aten.unique_consecutive, aten._unique2, aten.nan_to_num),
+        *(aten.new_full, aten.full_like),
+    }
+    | (CHOOSING - ONLY_INDICES)
+)
 """Operators whose values are among those that they are given, or exact, so that each library has the same."""
 
 STEPS = frozenset({aten.linspace, aten.logspace, aten.arange})

@@ -73,7 +73,7 @@ def that_answers(subject: Subject) -> Subject | None:
 
     def changed(needs_autograd: bool, *kinds: str) -> Subject:
         traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
-        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={}, runs_perturbed={})
+        return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
 
     others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
     failing = first_set_that_fails(with_autograd := changed(True))
@@ -116,7 +116,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
         yardstick = Yardstick.of(subject, as_is, exact, noisy)
-        witnesses = rounded_otherwise(subject, as_is, yardstick)
+        witnesses = rounded_otherwise(subject, as_is)
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
     traits = subject.traits
@@ -231,23 +231,22 @@ def is_explained(
     precision: Precision,
     noisy: Sequence[Sequence[Outputs]],
 ) -> bool:
-    """Return True if rounding explains how far eager is from float64, by runs with noise, by inputs that are moved, too,
-    and by more noise."""
+    """Return True if rounding explains how far eager is from float64, by runs with noise, with inputs that are moved as
+    well, or with more noise."""
     if is_explained_by_rounding(eager, exact, noisy, precision):
         return True
-    moved = () if as_is.may_jump else subject.perturbed(with_noise=True)
-    if moved and is_explained_by_rounding(eager, exact, [moved], precision):
+    if as_is.moved and is_explained_by_rounding(eager, exact, [as_is.moved], precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
 
 
-def rounded_otherwise(subject: Subject, as_is: AsItIs, yardstick: Yardstick) -> tuple[tuple[Outputs, ...], ...]:
+def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
     """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, or if it is not
     finite at the same places."""
     precision = subject.cell.precision
     if not subject.traits.begins_alike or precision.is_quantised:
         return ()
-    if not as_is.may_jump and are_finite_alike(as_is.outputs, yardstick.perturbed):
+    if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
         return ()
     return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
 
@@ -312,21 +311,18 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
-    may_jump: bool = True
+    moved: tuple[Outputs, ...] = ()  # with noise in each operator and input, where nothing may jump
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
     def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Yardstick:
-        eager, varying, cell = as_is.outputs, subject.traits.varying, subject.cell
-        may_jump = as_is.may_jump or not subject.traits.begins_alike or cell.task != INFERENCE
-        may_jump = may_jump or cell.precision.is_quantised
-        perturbed = () if may_jump else subject.perturbed(with_noise=True)
+        eager, varying = as_is.outputs, subject.traits.varying
         if exact.outputs is None:
-            of_eager = perturbed or subject.perturbed() or eager
-            return cls(subject, eager, of_eager, noisy, as_is.longest_sum, False, may_jump, perturbed)
+            of_eager = as_is.moved or subject.perturbed() or eager
+            return cls(subject, eager, of_eager, noisy, as_is.longest_sum, is_exact=False)
         if varying:
-            eager = with_varying(eager, subject.perturbed(), varying) or eager
-        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, True, may_jump, perturbed)
+            eager = with_varying(eager, subject.perturbed() or eager, varying) or eager
+        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True, moved=as_is.moved)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
         traits, precision = self.subject.traits, self.subject.cell.precision
@@ -341,11 +337,12 @@ class Yardstick:
             errors = errors.or_larger(beside(run, True))
         if not self.is_exact:
             return errors
+        if self.moved:
+            return errors.or_perturbed(beside(self.moved, True), only_parts=False)
         allowed = errors.or_of_sums(precision, self.longest_sum)
-        if self.may_jump and traits.begins_alike and allowed.differs_in_parts(precision):
-            self.perturbed = self.perturbed or self.subject.perturbed()
-        if self.perturbed:
-            errors = errors.or_perturbed(beside(self.perturbed, True), only_parts=self.may_jump)
+        if traits.begins_alike and allowed.differs_in_parts(precision):
+            self.perturbed = self.perturbed or self.subject.perturbed() or self.eager
+            errors = errors.or_perturbed(beside(self.perturbed, True))
         return errors
 
 

@@ -79,7 +79,6 @@ class Subject:
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
-    runs_perturbed: dict[bool, tuple[Outputs, ...]] = field(default_factory=dict)  # by whether they have noise
 
     def announce(self, phase: str) -> None:
         """Report the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and
@@ -116,20 +115,16 @@ class Subject:
         model = model.understood(self.traits)
         return replace(model, inputs=(*model.inputs, *self.probes))
 
-    def perturbed(self, with_noise: bool = False) -> tuple[Outputs, ...]:
-        """Return what eager answers from weights and inputs that are moved by up to one rounding, perhaps with as much
-        noise in each operator. Return nothing if it then fails, as where it asserts that inputs are at most 1."""
-        if with_noise not in self.runs_perturbed:
-            model = self.load()
-            module, sets = move_to_device(model, self.cell)
-            try:
-                with RoundingNoise(0) if with_noise else nullcontext():
-                    answers = run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
-            except Exception:
-                traceback.print_exc()
-                answers = ()
-            self.runs_perturbed[with_noise] = answers
-        return self.runs_perturbed[with_noise]
+    def perturbed(self) -> tuple[Outputs, ...]:
+        """Return what eager answers from weights and inputs that are moved by up to one rounding, or nothing if it then
+        fails, as where it asserts that inputs are at most 1."""
+        model = self.load()
+        module, sets = move_to_device(model, self.cell)
+        try:
+            return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
+        except Exception:
+            traceback.print_exc()
+            return ()
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
