@@ -76,7 +76,7 @@ def with_stages(
 
 def answer_request(around: Around, model: Callable[..., Any], raw: Any) -> Any:
     inputs = as_inputs("before()", around.before(raw) if around.before else raw)
-    answer = model(*inputs.args, **inputs.kwargs)
+    answer = inputs.call(model)
     return around.after(answer) if around.after else answer
 
 

@@ -106,8 +106,7 @@ class AlikeCalls:
 
 def call(module: Any, inputs: Inputs) -> Outputs:
     begin_call()
-    inputs = inputs.in_own_containers()
-    return returned_by_call(module(*inputs.args, **inputs.kwargs))
+    return returned_by_call(inputs.call(module))
 
 
 def run_eager(

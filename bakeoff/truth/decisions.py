@@ -129,12 +129,9 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
                     self._sized_by_values[tensor] = True
             has_size = name in SIZE_READS and (name != "__get__" or isinstance(result, torch.Size))
             is_size = has_size and given[0] in self._sized_by_values
-            if (name in READS or is_size) and (frame := _models_frame(reader := sys._getframe(1))):
-                # torch's own line counts, too: its distributions check their arguments
-                if not any(_decides_nothing(each.f_code.co_filename, each.f_lineno) for each in (reader, frame)):
-                    line = frame.f_code.co_filename, frame.f_lineno
-                    read = self._reads.setdefault(line, _Read(frame.f_code.co_name))
-                    read.values.append(str(result)[:SHOWN_CHARACTERS])
+            if (name in READS or is_size) and (frame := _deciding_frame(sys._getframe(1))):
+                read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
+                read.values.append(str(result)[:SHOWN_CHARACTERS])
         return result
 
     def _note(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -267,6 +264,18 @@ def _models_frame(frame: FrameType | None) -> FrameType | None:
     ):
         frame = frame.f_back
     return frame
+
+
+def _deciding_frame(reader: FrameType) -> FrameType | None:
+    """Return the line of the model's own that reads a value here, unless it or a line of torch's below it only checks
+    the value, or drops it, as recurrent layers and distributions check their arguments."""
+    own = _models_frame(reader)
+    frame: FrameType | None = reader
+    while own and frame:
+        if _decides_nothing(frame.f_code.co_filename, frame.f_lineno):
+            return None
+        frame = frame.f_back if frame is not own else None
+    return own
 
 
 @dataclass(frozen=True)
