@@ -127,8 +127,8 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
     given: list[object] = [*_calls(example)]
     calls = [as_inputs(name, call) for call in given or [example]]
-    if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
-        return
+    if not isinstance(model, nn.Module) or model._forward_pre_hooks or type(model).__call__ is not nn.Module.__call__:
+        return  # hooks and a call of its own may change the arguments
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError):  # what is scripted may have none
@@ -137,7 +137,8 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
         try:
             signature.bind(*call.args, **call.kwargs)
         except TypeError as error:
-            raise UsageError(f"the inputs do not fit {name}.forward{signature}: {error}") from None
+            advice = ": a list is several arguments, and ([...],) is one" if isinstance(example, list) else ""
+            raise UsageError(f"the inputs do not fit {name}.forward{signature}: {error}{advice}") from None
 
 
 def _calls(example: object) -> list[Call]:
