@@ -13,7 +13,7 @@ from bakeoff.backends.model_changes import CHANGES
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.models.base import Inputs
-from bakeoff.models.lazily import torch
+from bakeoff.models.lazily import pytree, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
@@ -127,16 +127,16 @@ class Callables(Compiled):
         own = inputs.in_own_containers()
         self._call = functools.partial(self._function, *own.args, **own.kwargs)
         if own is not inputs and self._changes_containers is not False:
-            self._call = functools.partial(self._call_with_own, inputs)
+            self._call = functools.partial(self._call_with_own, *pytree.tree_flatten((inputs.args, dict(inputs.kwargs))))
 
-    def _call_with_own(self, inputs: Inputs) -> object:
+    def _call_with_own(self, leaves: list[object], form: pytree.TreeSpec) -> object:
         """Call with new lists and dicts, and note in the first call whether it changes them, as `batch.pop()` does."""
-        own = inputs.in_own_containers()
-        outputs = self._function(*own.args, **own.kwargs)
+        args, kwargs = pytree.tree_unflatten(leaves, form)
+        outputs = self._function(*args, **kwargs)
         if self._changes_containers is None:
-            self._changes_containers = own.form() != inputs.form()
+            self._changes_containers = pytree.tree_structure((args, kwargs)) != form
             if not self._changes_containers:
-                self.bind(inputs)
+                self._call = functools.partial(self._function, *args, **kwargs)
         return outputs
 
     def run(self) -> None:

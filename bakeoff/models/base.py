@@ -95,10 +95,6 @@ class Inputs:
         args, kwargs = pytree.tree_map_only(torch.Tensor, function, (self.args, dict(self.kwargs)))
         return Inputs(args, kwargs)
 
-    def form(self) -> object:
-        """Return what lists and dicts the arguments are, without what they hold."""
-        return pytree.tree_structure((self.args, dict(self.kwargs)))
-
     def in_own_containers(self) -> Inputs:
         """Return the same tensors in new lists and dicts: a model may put its results into a dict that it is given, or
         take something out of it."""
