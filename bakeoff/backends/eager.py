@@ -127,7 +127,8 @@ class Callables(Compiled):
         own = inputs.in_own_containers()
         self._call = functools.partial(self._function, *own.args, **own.kwargs)
         if own is not inputs and self._changes_containers is not False:
-            self._call = functools.partial(self._call_with_own, *pytree.tree_flatten((inputs.args, dict(inputs.kwargs))))
+            leaves, form = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
+            self._call = functools.partial(self._call_with_own, leaves, form)
 
     def _call_with_own(self, leaves: list[object], form: pytree.TreeSpec) -> object:
         """Call with new lists and dicts, and note in the first call whether it changes them, as `batch.pop()` does."""

@@ -180,8 +180,8 @@ def as_inputs(model: str, example: object) -> Inputs:
     for leaf in pytree.tree_leaves((call.args, call.kwargs)):
         if not isinstance(leaf, torch.Tensor | int | float | complex | str | None):
             raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
-    if kinds := {kind for tensor in inputs.tensors() for kind in ("nested", "quantized") if getattr(tensor, f"is_{kind}")}:
-        raise UsageError(f"{model}: a {kinds.pop()} tensor among the example inputs: give a padded or float one")
+    if any(tensor.is_nested or tensor.is_quantized for tensor in inputs.tensors()):
+        raise UsageError(f"{model}: a nested or quantised tensor among the example inputs: give a padded or float one")
     if not inputs.tensors():
         raise UsageError(f"{model}: no tensor among the example inputs: expected at least one")
     if not any(tensor.numel() for tensor in inputs.tensors()):

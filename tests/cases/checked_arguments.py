@@ -1,4 +1,4 @@
-"""torch itself checks values here, which decides nothing: the lengths of a packed batch, and a distribution's arguments.
+"""torch itself checks values here: the lengths of a packed batch, and a distribution's arguments. It decides nothing.
 
 Right: a trace is right for other lengths, too, and no choice is said to be frozen.
 """
