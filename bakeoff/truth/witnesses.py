@@ -23,6 +23,7 @@ from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.truth.choices import CHOOSING, COPYING, ONLY_INDICES, POOLING
 from bakeoff.truth.module_state import is_equal
+from bakeoff.truth.rounding_limits import UNITS_OF_SUM
 
 aten = torch.ops.aten
 
@@ -127,7 +128,8 @@ class RoundingNoise(OperatorWatch):
         if func.overloadpacket in ROUNDED_BEFORE:
             found = func(*(self._moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
         if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None:
-            return rounded(self, args, found)
+            others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
+            return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
         return (
@@ -238,16 +240,50 @@ def _below_one(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor)
     return torch.where(found.abs() == 1, found - found * below, found + noise.noise(found, found.dtype)).clamp(-1, 1)
 
 
-ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], torch.Tensor], torch.Tensor]] = {
+def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    """Round the means of a normalisation as the sums that they come from: of equal values nothing else is left."""
+    given, of, weight, _, epsilon, *_ = args
+    if given.dtype is torch.float32 and given.numel():
+        is_of_groups = isinstance(of, int)
+        rows = given.reshape(given.shape[0], of, -1) if is_of_groups else given.flatten(given.dim() - len(of))
+        means, variances = rows.mean(-1), rows.var(-1, correction=0)
+        units = max(1.0, UNITS_OF_SUM * math.sqrt(rows.shape[-1]))
+        moved = units * noise.noise(means, means.dtype) * (variances + epsilon).rsqrt()
+        if is_of_groups:
+            moved = moved.repeat_interleave(given.shape[1] // of, 1)
+            weight = None if weight is None else weight.view(-1, *[1] * (given.dim() - 2))
+        moved = moved.reshape(*moved.shape, *[1] * (given.dim() - moved.dim()))
+        found = found + (moved if weight is None else moved * weight)
+    return found + noise.noise(found, found.dtype)
+
+
+def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    given, weight, *_, epsilon, _ = args
+    return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
+
+
+ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], Any], Any]] = {
     **dict.fromkeys((aten.cdist, aten._cdist_forward, aten._euclidean_dist), _with_rounded_squares),
     **dict.fromkeys((aten.sigmoid, aten.tanh, aten.erf), _below_one),
+    **dict.fromkeys((aten.layer_norm, aten.group_norm), _with_rounded_means),
+    aten.instance_norm: _with_rounded_means_of_channels,
 }
 """Operators whose roundings are not a share of their results."""
 
-ROUNDED_BEFORE = frozenset({aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet}) | {
-    *(aten.linalg_lu, aten.linalg_lu_factor_ex, aten.linalg_cholesky_ex, aten.linalg_lstsq, aten.linalg_matrix_exp),
+ROUNDED_BEFORE = frozenset(
+    {aten.linalg_solve, aten.linalg_inv, aten.linalg_det, aten.linalg_slogdet, aten.linalg_pinv}
+) | {
+    *(aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet, aten.linalg_lu),
+    *(aten.linalg_lu_factor, aten.linalg_cholesky, aten.linalg_cholesky_ex, aten.linalg_lstsq, aten.linalg_matrix_exp),
     *(aten.linalg_solve_triangular, aten.cholesky_solve, aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig),
-    *(aten.linalg_eigvals, aten._linalg_eigvals, aten.linalg_qr, aten.linalg_svd, aten._linalg_svd, aten.linalg_pinv),
+    *(
+        aten.linalg_eigvalsh,
+        aten.linalg_eigvals,
+        aten.linalg_qr,
+        aten.linalg_svd,
+        aten._linalg_svd,
+        aten.linalg_svdvals,
+    ),
     *(aten.floor_divide, aten.remainder, aten.fmod),
 }
 """Operators whose roundings are like ones of what they are given: solvers, by backward error, and divisions."""

@@ -461,6 +461,16 @@ def test_noise_rounds_what_an_operator_adds_up_inside_and_leaves_the_range(seed:
     assert len(tiny.unique()) > 1
 
 
+@pytest.mark.parametrize("norm", [nn.GroupNorm(4, 8), nn.LayerNorm((16, 16)), nn.InstanceNorm2d(8, affine=True)])
+def test_noise_rounds_the_mean_of_equal_values(norm: nn.Module) -> None:
+    image = torch.randn(2, 8, 16, 16, generator=torch.Generator().manual_seed(0))
+    image[0, :2] = 0.7
+    with torch.inference_mode(), RoundingNoise(0):
+        moved = norm(image)
+    change = (moved - norm(image)).abs().amax((2, 3))
+    assert change[0, :2].min() > 1e-5 and change[1].max() < 1e-5
+
+
 ROWS, WIDTH = 6, 3
 
 
