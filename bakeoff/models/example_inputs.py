@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from bakeoff.models.base import INPUT_SETS, Around, Call, Inputs, LoadedModel, Pipeline, call_of
 from bakeoff.models.lazily import nn, pytree, torch
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights, with_modes
+from bakeoff.models.unwrapping import form_by_mode, form_by_types, mixes_types, require_weights, with_modes
 from bakeoff.records.errors import UsageError
 
 MAX_CALIBRATION = 512
@@ -38,7 +38,8 @@ def with_own_inputs(
         sets = sets_of_calls(model, calls) if calls else input_sets(as_inputs(model, example))
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
     forms = (*form_by_types(module), *form_by_mode(module))
-    module = with_modes(module).to("cpu").float().eval()
+    module = with_modes(module).to("cpu").eval()
+    module = module if mixes_types(module) else module.float()
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
         raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")

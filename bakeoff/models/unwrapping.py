@@ -54,10 +54,17 @@ def with_modes(module: nn.Module) -> nn.Module:
     return module
 
 
+def mixes_types(module: nn.Module) -> bool:
+    return len(_types_of(module)) > 1
+
+
+def _types_of(module: nn.Module) -> set[torch.dtype]:
+    return {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
+
+
 def form_by_types(module: nn.Module) -> tuple[str, ...]:
     """Return what is said of a module that was given with weights in other types than float32, or nothing."""
-    types = {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
-    names = sorted(str(kind).removeprefix("torch.") for kind in types)
+    names = sorted(str(kind).removeprefix("torch.") for kind in _types_of(module))
     if not names or names == ["float32"]:
         return ()
     return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)

@@ -144,6 +144,9 @@ MILDER_SETS = {
 """What input sets have for a model that raises for the usual ones, the most varied ones first."""
 
 
+KEEPS_TYPES = "casts between the types of its weights itself: these stay as they came, and fp32 is the type of all else"
+
+
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -192,6 +195,10 @@ class ModelTraits(Frozen):
     def begins_alike(self) -> bool:
         """True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
         return not (self.is_random or self.state or self.clock_s is not None)
+
+    @property
+    def keeps_types(self) -> bool:
+        return KEEPS_TYPES in self.forms
 
 
 NO_TRAITS = ModelTraits()

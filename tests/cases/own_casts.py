@@ -20,3 +20,17 @@ class Narrow(nn.Module):
 def factory(batch: int = 16):
     torch.manual_seed(0)
     return Narrow(), torch.randn(batch, 64)
+
+
+class HalfNarrow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(32, 64), nn.Linear(64, 8).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.narrow(self.wide(x).relu().bfloat16()).float()
+
+
+def mixed(batch: int = 16) -> tuple[nn.Module, torch.Tensor]:
+    """Some weights are in bfloat16, and the code casts to that. Right: they stay so in fp32."""
+    return HalfNarrow(), torch.randn(batch, 32)

@@ -730,6 +730,7 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
     "other_worlds.py:counter": {"that is constant": constant_sum},
     OTHER_PROCESS: {"that is wrong": wrong},
     "own_casts.py:factory": {"without casts": without_casts, "that is wrong": wrong},
+    "own_casts.py:mixed": {"that is 3 % larger": with_fault(as_it_is, lambda each: each * 1.03)},
     "left_padding.py:factory": {"off where nothing is seen": off_at(0), "off where it is seen": off_at(3)},
 }  # fmt: skip
 """Models of tests/cases, and what builds of them answer. Eager itself is the first build of each."""

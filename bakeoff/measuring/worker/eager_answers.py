@@ -30,7 +30,7 @@ from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Work
-from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.records.traits import KEEPS_TYPES, NO_TRAITS, ModelTraits
 from bakeoff.truth import distribution, global_settings, rounding_limits
 from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
@@ -130,6 +130,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     if cell.task != INFERENCE:
         work, uncounted = count_work(model, module, sets, cell.precision, training)
         found = replace(found, work=work, uncounted=uncounted)
+    forms = (KEEPS_TYPES,) if subject.traits.keeps_types else model.forms
     changed = {each.name: each for each in (*subject.changed_by_loading, *global_settings.changed_since(before))}
     subject.traits = found.traits.model_copy(
         update={
@@ -139,7 +140,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
             "changed_kinds": kinds,
             "unvaried_inputs": inputs_that_stay((*sets, *subject.probes)) if cell.task == INFERENCE else (),
             "unwrapped": model.unwrapped,
-            "forms": (*model.forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
+            "forms": (*forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
         }
     )
     return replace(found, traits=subject.traits, greedy=greedy, weights=weights, fingerprint=model_fingerprint)

@@ -82,14 +82,14 @@ def _load_one_size(cell: Cell) -> LoadedModel:
 def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
     """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
     The module is in train mode for training, and otherwise in eval mode."""
-    wanted = dtype or precision.dtype_of(cell.precision)
+    wanted, keeps_types = dtype or precision.dtype_of(cell.precision), model.traits.keeps_types and dtype is None
     trained = cell.is_trained
     # What input sets share stays shared: a decoder's caches in float64 fill a device if each set has its own.
     known: dict[int, Any] = {}
 
     def moved(given: Any) -> Any:
         if (tensor := known.get(id(given))) is None:
-            tensor = given.detach().to(cell.device, type_in(given, wanted))
+            tensor = given.detach().to(cell.device, given.dtype if keeps_types else type_in(given, wanted))
             if is_strided(given) and tensor.stride() != given.stride():  # which are not dense
                 (tensor,) = copied([given.detach()], cell.device, tensor.dtype)
             asks = given.requires_grad or (trained and model.input_gradients)
@@ -101,9 +101,10 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
     for inputs in () if trained else model.inputs:
         for group in by_memory(inputs.tensors()).values():  # a model that writes into one may read another
             if len(set(map(id, group))) > 1 and not known.keys() & set(map(id, group)):
-                copies = copied(group, cell.device, type_in(group[0], wanted))
+                copies = copied(group, cell.device, group[0].dtype if keeps_types else type_in(group[0], wanted))
                 known.update(zip(map(id, group), copies, strict=True))
-    return _cast_module(model.module, cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
+    module = model.module.to(cell.device) if keeps_types else _cast_module(model.module, cell.device, wanted)
+    return module.train(trained), tuple(one.map(moved) for one in model.inputs)
 
 
 def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) -> torch.nn.Module:

@@ -20,9 +20,10 @@ from bakeoff.measuring.worker.eager_answers import AsItIs, as_it_is
 from bakeoff.measuring.worker.fingerprint import named_variables, own_files
 from bakeoff.measuring.worker.loading import move_to_device
 from bakeoff.measuring.worker.subject import Exact, OutputsIn, Subject, outputs_in
+from bakeoff.models.unwrapping import mixes_types
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
-from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath
+from bakeoff.records.traits import KEEPS_TYPES, MILDER_SETS, NO_TRAITS, FastPath
 from bakeoff.truth import accuracy, kept_reference
 from bakeoff.truth.calls import Outputs, call, copied
 from bakeoff.truth.errors import (
@@ -70,13 +71,16 @@ def compute(
 
 
 def that_answers(subject: Subject) -> Subject | None:
-    """Return the subject with gradients in forward, or with milder input sets, if that lets a failing model answer.
-    Return None if nothing does, or if it does not even answer its own example."""
+    """Return the subject with gradients in forward, with weights of several types as they came, or with milder input
+    sets, if that lets a failing model answer. Return None if nothing does, or if it fails for its own example."""
 
     def changed(needs_autograd: bool, *kinds: str) -> Subject:
         traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
         return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
 
+    as_it_came = replace(changed(False), traits=NO_TRAITS.model_copy(update={"forms": (KEEPS_TYPES,)}))
+    if subject.cell.precision is Precision.FP32 and mixes_types(subject.load().module):
+        return as_it_came if first_set_that_fails(as_it_came) is None else None
     others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
     failing = first_set_that_fails(with_autograd := changed(True))
     if not failing:

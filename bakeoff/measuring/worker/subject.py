@@ -175,6 +175,6 @@ class Subject:
         model = self.load()
         if has_plain_experts and not use_plain_experts(model.module):
             return None
-        with KeepFloat64() if name == "float64" else nullcontext() as mode:
+        with KeepFloat64(self.traits.keeps_types) if name == "float64" else nullcontext() as mode:
             outputs = self.outputs_in(model, self.cell, getattr(torch, name))
         return Exact(outputs, name, tuple(mode.in_float32) if mode else ())
