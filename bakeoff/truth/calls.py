@@ -219,7 +219,8 @@ def seed_everything(seed: int) -> None:
 def random_state() -> tuple[object, ...]:
     """Return the state of these generators in a form that can be compared."""
     numpy = sys.modules.get("numpy")
-    of_gpu = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else ()
+    has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    of_gpu = torch.cuda.get_rng_state().tolist() if has_gpu else ()
     return torch.get_rng_state().tolist(), of_gpu, random.getstate(), numpy and repr(numpy.random.get_state())
 
 
