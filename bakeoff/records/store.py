@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.atomic_file import lock_at_once, write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, os_reason
 from bakeoff.records.metrics import Metrics
@@ -114,6 +114,12 @@ class ContestSoFar(Frozen):
     records: list[Record]
 
 
+def what_is_kept_in(run: object) -> str:
+    """Return what to do with a run, or one that is not known here (`RUN`), that an error has ended."""
+    folder = shlex.quote(str(run))
+    return f"what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` goes on"
+
+
 class Store:
     """The folder of one run. Everything in it except the report is written while the run goes on."""
 
@@ -174,6 +180,17 @@ class Store:
         store = cls(root)
         store.request()
         return store
+
+    @contextlib.contextmanager
+    def measured_here(self) -> Iterator[None]:
+        """Hold the run inside of the block. Raise UsageError where another process measures it."""
+        with (self.root / "plan.json").open("ab") as plan:
+            with contextlib.suppress(OSError):  # the file system has no locks
+                try:
+                    lock_at_once(plan)
+                except BlockingIOError:
+                    raise UsageError(f"{self.root}: another process measures this run: let it end first") from None
+            yield
 
     def request(self) -> dict[str, Any]:
         """Return the request as JSON values. Raises UsageError if the folder holds no readable run."""

@@ -100,6 +100,14 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, text: str | Non
     assert str(tmp_path) in refusal(Store.open, tmp_path)
 
 
+def test_only_one_process_measures_a_run_at_a_time(store: Store) -> None:
+    other = Store.open(store.root)
+    with store.measured_here():
+        assert "another process measures this run" in refusal(other.measured_here().__enter__)
+    with other.measured_here():
+        assert other.planned == store.planned
+
+
 def test_records_come_in_the_order_planned(store: Store) -> None:
     for mode in sorted(MODES):
         assert not store.has(cell_in(mode).id)
@@ -306,6 +314,9 @@ def test_a_full_disk_leaves_the_old_file_and_is_told_with_its_name(
     with pytest.raises(OSError, match=re.escape(f"No space left on device: '{path}'")):
         write_atomically(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: is_full(0))  # as a disk that may only be read answers
+    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{path}'")):
+        write_atomically(path, "new")
 
 
 def test_interrupted_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
