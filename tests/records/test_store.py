@@ -22,12 +22,12 @@ from bakeoff.planning.request import Request
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import Recompiled
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.report_file import json_schema, read, to_json, write_json
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Ceilings, Cell, Record, Report, Status, Work
-from bakeoff.records.store import Origin, Store, file_digest
+from bakeoff.records.store import BUILD_FILE, Origin, Store, file_digest
 from tests.reports.samples import accuracy, bursts, cell, conv_on_cpu, environment, ok, report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -136,6 +136,17 @@ Store.open(Path({str(store.root)!r})).save(Record.model_validate_json(text))
     assert [found.cell.mode for found in store.records()] == ["again"]
     store.save(record("slow"))
     assert [found.cell.mode for found in store.records()] == ["slow", "again"]
+
+
+@pytest.mark.parametrize("content", [b'{"records": [', b"\x8f"])
+def test_a_damaged_file_of_a_run_is_named_and_a_damaged_build_is_none(store: Store, content: bytes) -> None:
+    store.keep_so_far("contest", [record("slow")])
+    (damaged,) = store.root.glob("so_far/*.json")
+    damaged.write_bytes(content)
+    with pytest.raises(BakeoffError, match=re.escape(f"{damaged} is damaged (")):
+        store.records()
+    (store.root / BUILD_FILE).write_bytes(content)
+    assert Store.build_in(store.root) is None
 
 
 def test_a_group_gets_a_number_that_none_had(store: Store) -> None:
