@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import shlex
@@ -767,6 +768,9 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns, after the answer, that its folder is read-only
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not in UTF-8 shows `?`, and loses no answer
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         return int(app(arguments, prog_name="bakeoff", standalone_mode=False, obj=begun_s) or 0)

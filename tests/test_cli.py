@@ -674,6 +674,13 @@ def test_a_folder_that_cannot_be_written_does_not_take_the_answer(
     assert said.out.splitlines()[-1].startswith("conv  → onnx") and "Read-only file system" in said.err
 
 
+def test_a_terminal_that_is_not_in_utf8_loses_no_answer(folder: Path) -> None:
+    asked = [sys.executable, ROOT / "runner.py", "report", str(folder)]
+    in_ascii = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    told = subprocess.run(asked, env=in_ascii, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1].startswith("conv  ? onnx") and told.stderr == ""
+
+
 def test_a_home_that_cannot_be_written_is_no_remark_after_the_answer(folder: Path) -> None:
     homeless = {
         "HOME": "/proc/none",
