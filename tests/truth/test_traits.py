@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -285,6 +286,12 @@ def test_what_no_answer_depends_on_is_no_state(
 def hands_on(m: Any, x: torch.Tensor) -> torch.Tensor:
     m.handed_on.put(1)
     return m.linear(x)
+
+
+def test_threads_of_a_pool_are_no_state_and_do_not_grow() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = traits_of(lambda m, x: m.linear(m.pool.submit(x.add, 1).result()), pool=pool)
+    assert found == ModelTraits()
 
 
 def test_a_queue_that_is_filled_grows() -> None:

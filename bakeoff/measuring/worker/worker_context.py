@@ -272,7 +272,7 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
 
 
 def _cause_of(error: BaseException, failure: Failure) -> str:
-    """Return the first cause of an error that was raised `from` another one, unless the failure tells it, or nothing."""
+    """Return the first cause of an error that was raised `from` another one, unless it is told already, or nothing."""
     if error.__cause__ is None:
         return ""
     cause = first_cause(error)
