@@ -323,6 +323,8 @@ def test_the_first_cause_of_a_chain_is_told_once() -> None:
     cause = OSError("disk is full")
     assert explain(chained("no build", cause))[1].text == "RuntimeError: no build, because of OSError: disk is full"
     assert explain(chained("no build: disk is full", cause))[1].text == "RuntimeError: no build: disk is full"
+    guard = "Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1))."
+    assert "because of" not in explain(chained(f"Failed to export: {guard}", ValueError(guard)))[1].text
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         if says_nothing(failure) and (where := raised_at(error)):
             failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
         notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
-        text = f"{failure.text}{_cause_of(error, failure.text)}{notes}"[:MAX_REASON_CHARACTERS]
+        text = f"{failure.text}{_cause_of(error, failure)}{notes}"[:MAX_REASON_CHARACTERS]
         failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
     says_full = any(words in str(cause) for cause in chain_of(error) for words in FULL_DISK_WORDS)
@@ -271,13 +271,14 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
     return status, failure
 
 
-def _cause_of(error: BaseException, text: str) -> str:
-    """Return the first cause of an error that was raised `from` another one, unless the text tells it, or nothing."""
+def _cause_of(error: BaseException, failure: Failure) -> str:
+    """Return the first cause of an error that was raised `from` another one, unless it is told already, or nothing."""
     if error.__cause__ is None:
         return ""
     cause = first_cause(error)
-    said = without_full_stop(first_line(cause))
-    return "" if said in text else f", because of {type(cause).__name__}: {said}"
+    kind, said = type(cause).__name__, without_full_stop(first_line(cause))
+    is_explained = kind != failure.kind == failure_of(kind, str(cause)).kind
+    return "" if is_explained or said in failure.text else f", because of {kind}: {said}"
 
 
 def first_cause(error: BaseException) -> BaseException:
