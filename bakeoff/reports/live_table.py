@@ -111,7 +111,11 @@ class LiveTable:
         if absent := [label for label, is_named in self._absent.items() if not is_named]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
-        self._say(sentences.outcome(judge_contest(records, self._requirements, self._calls)))
+        contest = judge_contest(records, self._requirements, self._calls)
+        for cell in contest.cells:
+            if cell.record.latency:  # as the tables below will say it
+                self._line(cell.cell).median_ms = cell.record.latency.median_ms
+        self._say(sentences.outcome(contest))
 
     def time_left(self, seconds: float, at_most_s: float) -> None:
         """Show how long the run is expected to take from now on, and how long at most."""
