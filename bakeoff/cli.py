@@ -39,7 +39,7 @@ from bakeoff.reports.console import (
     search_progress,
     stderr,
     steps,
-    tell,
+    write_and_print,
     write,
     write_for_ci,
     written_to_the_end,
@@ -252,7 +252,7 @@ def _run_parts(
     for note in result.report.notes:
         say(note, console)
     with written_to_the_end():
-        tell(result.report, result.folder, quiet, console)
+        write_and_print(result.report, result.folder, quiet, console)
     return result
 
 
@@ -316,7 +316,7 @@ def report(
     if out:
         with written_to_the_end():
             whole = writer.join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
-            tell(whole, out, junit=junit, summary=summary)
+            write_and_print(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
@@ -325,7 +325,7 @@ def report(
         for path in paths:
             folder = path if path.is_dir() else path.parent
             asked = judged_anew(report_at(path), calls, require, accept)
-            judgement = tell(asked, folder, False, console_for(as_json), junit, summary, is_kept)
+            judgement = write_and_print(asked, folder, False, console_for(as_json), junit, summary, is_kept)
             status = 1 if require and not judgement.meets_requirements else 0
             reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
@@ -558,8 +558,8 @@ def examine_machine(
     from bakeoff.doctor import examine
     from bakeoff.doctor.diagnosis_text import blocks_of
 
-    with steps() as tell_step:
-        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
+    with steps() as say_step:
+        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), say_step)
     return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_blocks(blocks_of(diagnosis)))
 
 
@@ -604,8 +604,8 @@ def export_artifact(
     if format not in list(export.Format):
         raise unknown("format", format, export.Format)
     kind = export.Format(format)
-    with steps() as tell_step:
-        record, start = export.export(run, label, out, kind, tell_step=tell_step)
+    with steps() as say_step:
+        record, start = export.export(run, label, out, kind, say_step=say_step)
     answer = command_answers.ExportAnswer(
         cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
     )
@@ -638,8 +638,8 @@ def measure_starts(
     from bakeoff.shipping.start_runs import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
-    with steps() as tell_step:
-        measured = measure_run(run, labels or (), starts, cold, tell_step)
+    with steps() as say_step:
+        measured = measure_run(run, labels or (), starts, cold, say_step)
     judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
@@ -692,8 +692,8 @@ def explain_run(
     from bakeoff.why.explanation_text import explanation_to_page
     from bakeoff.why.suggestions import try_suggestions
 
-    with steps() as tell_step:
-        cells = profile_run(run, label, against, tell_step)
+    with steps() as say_step:
+        cells = profile_run(run, label, against, say_step)
     profiles = [cell.profile for cell in cells]
     explanation = explain(cells, depth)
     blocks = shown.blocks_of(explanation, cells)
@@ -736,14 +736,14 @@ def blame_cell(
     if keep_fp32:
         if script:
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
-        with search_progress() as tell_progress:
-            kept = controller.kept_modules(run, label, tolerance, tell_progress)
+        with search_progress() as say_progress:
+            kept = controller.kept_modules(run, label, tolerance, say_progress)
         write(out, lambda: markdown.render(shown.blocks_of_kept(kept)))
         return answered(kept, 0 if kept.holds else 1, as_json, lambda: print_blocks(shown.blocks_of_kept(kept)))
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
-    with search_progress() as tell_progress:
-        blame, record = controller.blame_cell(run, label, tell_progress)
+    with search_progress() as say_progress:
+        blame, record = controller.blame_cell(run, label, say_progress)
     if script and blame.script:
         failing_script.write_script(blame.script.text, script)
     if drawn := shown.figure(blame):

@@ -1,7 +1,7 @@
 """Which modules of the user's model each kernel of Inductor computes for, and where Dynamo left the user's code.
 
 Inductor says of each kernel which nodes of the graph it was made from. A node knows the modules whose forward pass it
-was traced in. Inductor tells it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
+was traced in. Inductor passes it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
         named.by_graph[graph].append(Kernel(kernel, tuple(map(clean, modules_of(nodes, is_extern)))))
 
     with contextlib.ExitStack() as stack:
-        # nothing tells of the kernels of a graph that is read from a cache
+        # nothing reports the kernels of a graph that is read from a cache
         stack.enter_context(config.patch({**options_for_names(), "fx_graph_cache": False}))
         stack.enter_context(functorch.patch(enable_autograd_cache=False))
         for name in WRITERS:

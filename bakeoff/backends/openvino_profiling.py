@@ -1,7 +1,7 @@
 """Which modules of the user's model each node of OpenVINO computes for, and its times of calls.
 
 OpenVINO names a node after the node of torch's graph that it was converted from, such as
-`linear_1/aten.linear.default/Add`. The model that runs tells of each of its nodes which ones it was fused from.
+`linear_1/aten.linear.default/Add`. The model that runs reports for each of its nodes which ones it was fused from.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from bakeoff.backends.onnx_profiling import graph_of, nodes_at
 from bakeoff.models.lazily import openvino
 
 EMPTY_CALLS = 200
-"""Calls of an empty model, which tell what a request takes beside its nodes."""
+"""Calls of an empty model, which show what a request takes beside its nodes."""
 
 COMPUTES_NOTHING = ("Const", "Input", "Output")
 """Types of nodes that are no layers."""

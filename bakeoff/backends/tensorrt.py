@@ -322,7 +322,7 @@ NOT_COMPUTED_IN = ("bool", "int32", "int64", "uint8")
 
 
 def layer_types(information: str) -> Counter[str]:
-    """Count an engine's layers by the type that they compute in, as the inspector's JSON tells; "" stands for an
+    """Count an engine's layers by the type that they compute in, as the inspector's JSON says; "" stands for an
     unknown type."""
     return Counter(map(_layer_type, layers_in(information)))
 

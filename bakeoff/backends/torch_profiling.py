@@ -22,7 +22,7 @@ CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
 
 SPLIT_CALLS = 3
-"""Calls under torch's profiler that tell which operators a module's own time consists of."""
+"""Calls under torch's profiler that show which operators a module's own time consists of."""
 
 REGION = "Torch-Compiled Region: "
 """Beginning of the name of an event that is one call of code that Dynamo compiled. Its id follows, such as `0/1`."""

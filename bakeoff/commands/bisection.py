@@ -93,7 +93,7 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
 def go_on(
     folder: Path,
     take: Callable[[BisectionState, str, Path], TriedVersion | None],
-    tell: Callable[[Bisection, TriedVersion], None],
+    on_step: Callable[[Bisection, TriedVersion], None],
 ) -> Bisection:
     """Take the steps that are left, and keep and report each; the next call goes on after an interruption. `take`
     returns None where a step was interrupted, and what it raises passes through."""
@@ -106,7 +106,7 @@ def go_on(
             after = kept.bisection.model_copy(update={"steps": (*kept.bisection.steps, step)})
             kept = kept.model_copy(update={"bisection": after})
             _keep(kept, folder)
-            tell(after, step)
+            on_step(after, step)
     return kept.bisection
 
 

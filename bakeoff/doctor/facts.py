@@ -1,4 +1,4 @@
-"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch tells in a worker.
+"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch reports in a worker.
 
 Nothing here imports a compiler or torch. Values that cannot be read are None.
 """

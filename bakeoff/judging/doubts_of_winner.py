@@ -252,7 +252,7 @@ class NotToldApart(OpenLeads):
             return _interrupted(self.best, self.ratios, self.is_live)
         return (
             f"{listed(list(self.ratios))} may be as fast as {self.best}: the median is longer, but varies too much to "
-            "tell. Raise --processes"
+            "decide. Raise --processes"
         )
 
 

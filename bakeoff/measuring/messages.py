@@ -143,7 +143,7 @@ class PrecompileHeaders(Message):
 
     backend: str
     device: Device
-    may_make: bool = True  # or only tell of those that the machine has
+    may_make: bool = True  # or only name those that the machine has
 
 
 class TryImport(Message):
@@ -223,7 +223,7 @@ THROUGHPUT_BLOCKS = 3
 
 
 class MeasureFurther(Message):
-    """Measure what bursts do not tell, after all of them. It is answered by `FurtherMeasured`."""
+    """Measure what bursts do not show, after all of them. It is answered by `FurtherMeasured`."""
 
     with_device_time: bool = False  # and the time of stages
     throughput_blocks: int = 0

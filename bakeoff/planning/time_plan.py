@@ -146,7 +146,7 @@ class TimePlan:
         return sum(map(self._left_of, self._ahead))
 
     def left_at_most_s(self) -> float:
-        """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
+        """Return the seconds that all steps ahead and those that may follow take at most, as far as is known."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[PlanStep, str]]())
         ahead_s = sum(number * self._at_most(*key) for key, number in steps.items())
         return ahead_s + FACTOR_IF_NOT * sum(
@@ -237,7 +237,7 @@ class TimePlan:
         others = [(fmean(seen_s), self._usual(step, other)) for (of, other), seen_s in self._seen.items() if of is step]
         if step is PlanStep.EVALUATE and others:
             return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
-        # the usual time itself counts as seen once, because short steps tell little about a long one
+        # the usual time itself counts as seen once, because short steps say little about a long one
         taken_s = usual_s + sum(other_s for other_s, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 

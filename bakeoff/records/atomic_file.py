@@ -21,7 +21,7 @@ def write_atomically(path: Path, text: str) -> Path:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk is told without the name of a file
+            error.filename = str(path)  # a full disk is reported without the name of a file
         raise
     return path
 

@@ -226,7 +226,7 @@ class Cell(Frozen):
 
     @property
     def id(self) -> str:
-        """A stable slug of the cell, which is also a file name. It does not tell what else its contest has."""
+        """A stable slug of the cell, which is also a file name. It does not say what else its contest has."""
         where = f".{self.environment}" if self.environment else ""
         spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
         return _slug("_".join([self.reference_id, f"{self.backend}.{self.mode}{where}", *spans]))
@@ -469,7 +469,7 @@ class Memory(Frozen):
 
     @property
     def is_own_account(self) -> bool:
-        """True when the driver tells what the process itself uses, so that others beside it do not matter."""
+        """True when the driver reports what the process itself uses, so that others beside it do not matter."""
         return self.device_bytes_source == DRIVERS_ACCOUNT
 
 

@@ -304,7 +304,7 @@ def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[s
 
 
 def _calibration(control: Control) -> str:
-    """Say how a fixed piece of work without torch changed: it tells of the machine alone."""
+    """Say how a fixed piece of work without torch changed: it shows a change of the machine alone."""
     if control.calibration is None:
         return ""
     return f" A fixed piece of work without torch, on one core, took {number_format.spell_change(control.calibration)}."

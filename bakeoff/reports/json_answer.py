@@ -40,7 +40,7 @@ class LoadAnswer(Frozen):
     verdict: str
     winner: str | None
     tied: list[str]
-    is_open: bool  # measuring ended before it could be told which of `tied` carries most
+    is_open: bool  # measuring ended before it was decided which of `tied` carries most
     values: dict[str, float]  # requests per second, or the median latency in ms, by label
     settings: dict[str, ServingSettings]
     doubts: list[str]
@@ -57,7 +57,7 @@ class MetricAnswer(Frozen):
     samples: int
     mcnemar_p: float | None  # of scores that are right or wrong
     further_samples: int | None = None
-    """About so many more samples would tell whether a requirement is met that is open. None: nothing is open, or no
+    """About so many more samples would decide whether a requirement is met that is open. None: nothing is open, or no
     number of samples would."""
 
 

@@ -86,7 +86,7 @@ def _elapsed_s(records: Iterable[Record]) -> float:
     spans, longest_s = [], 0.0
     for record in records:
         longest_s = max(longest_s, record.elapsed_s)
-        with contextlib.suppress(ValueError):  # an older report, or another program's, does not tell when
+        with contextlib.suppress(ValueError):  # an older report, or another program's, does not say when
             began_s = datetime.fromisoformat(record.started_at).timestamp()
             spans.append((began_s, began_s + record.elapsed_s))
     return max(covered(spans), longest_s)

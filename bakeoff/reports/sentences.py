@@ -441,7 +441,7 @@ KERNEL_LIMIT = 60
 
 
 def floor_sentences(contest: ContestJudgement) -> list[str]:
-    """Say what keeps each cell from the floor. It is told of decode steps that a GPU's trace was taken of."""
+    """Say what keeps each cell from the floor. It is said of decode steps that a GPU's trace was taken of."""
     if contest.cell.task != DECODE:
         return []
     return [sentence for cell in contest.cells if (sentence := _shortfall(cell))]

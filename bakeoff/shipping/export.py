@@ -123,7 +123,7 @@ def export(
     format: Format = Format.FOLDER,
     with_models: bool = False,
     compiles: bool = True,
-    tell_step: Callable[[str], None] = lambda text: None,
+    say_step: Callable[[str], None] = lambda text: None,
 ) -> tuple[Record, Path]:
     """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
     model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
@@ -163,7 +163,7 @@ def export(
         written = report, record, runtime, sample, folder, artifact
         # with `compiles`, what is compiled when it is loaded is loaded once, and the folder keeps that
         compiles = compiles and runtime.compiles_at_load
-        tell_step(f"exporting {record.cell.label}{', which compiles it anew' if compiles and not other else ''}")
+        say_step(f"exporting {record.cell.label}{', which compiles it anew' if compiles and not other else ''}")
         start = other.write(*written) if other else _write_folder(*written, compiles)
         if out.exists():
             out.rmdir()

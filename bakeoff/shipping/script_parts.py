@@ -118,7 +118,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def _threads(report: Report, record: Record) -> int:
-    """Return the threads of the cell, or those of the run if the cell died before it told."""
+    """Return the threads of the cell, or those of the run if the cell died before it reported them."""
     lines = record.settings.get("threads", report.environment.torch_threads)
     if not isinstance(lines, int):
         raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")

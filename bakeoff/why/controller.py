@@ -41,14 +41,14 @@ SEARCH_LIMIT_S = 3600.0
 
 RELATIVE_ERROR = "relative_rmse"
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 # --- explain
 
 
-def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) -> list[ProfiledCell]:
+def profile_run(path: Path, label: str | None, against: str | None, say: Say) -> list[ProfiledCell]:
     """Profile a cell of the run at `path`, by default the best, and the cell to compare it with, by default the
     baseline. Raises UsageError for what is not in the run or cannot be profiled, and BakeoffError where it fails."""
     report = report_at(path)
@@ -72,7 +72,7 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
         kept = store.root.resolve() / record.artifact
         is_used = record.artifact and kept.exists() and backends.create(record.cell.backend).profiles_artefact
         question: dict[str, JsonValue] = {"kept": str(kept) if is_used else ""}
-        profile = asked_of_worker(path, report, record, "worker_profile:profile", question, CellProfile, tell)
+        profile = asked_of_worker(path, report, record, "worker_profile:profile", question, CellProfile, say)
         return ProfiledCell(profile, record, store.ceilings(record.cell.device, products_of(record.cell)))
 
     return named_apart([profiled(one) for one in (record, other) if one])
@@ -133,7 +133,7 @@ def why_not_profiled(record: Record) -> str:
 # --- blame
 
 
-def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
+def blame_cell(path: Path, label: str, say: Say) -> tuple[Blame, Record]:
     """Find the smallest part of a cell's model that loses precision, or that fails, and run a script of what fails.
     Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails."""
     report = report_at(path)
@@ -141,13 +141,13 @@ def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
     blame = asked_of_worker(
-        path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
+        path, report, record, "worker_blame:find_blame", question, Blame, say, limit_s=SEARCH_LIMIT_S
     )
     in_run = record.reason if record.status is Status.INCORRECT else ""
-    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, tell), record
+    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, say), record
 
 
-def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:
+def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> KeptSet:
     """Find and measure which modules of a cell must stay in float32 to hold `tolerance`, by default what the run
     required. Raises UsageError where this makes no sense, and BakeoffError where the search fails."""
     report = report_at(path)
@@ -178,7 +178,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
         "record": record.model_dump(mode="json"),
     }
     return asked_of_worker(
-        path, report, record, "worker_keep:find_kept", question, KeptSet, tell, evaluation, SEARCH_LIMIT_S
+        path, report, record, "worker_keep:find_kept", question, KeptSet, say, evaluation, SEARCH_LIMIT_S
     )
 
 
@@ -221,7 +221,7 @@ def asked_of_worker(
     function: str,
     question: dict[str, JsonValue],
     answer: type[Answer],
-    tell: Tell,
+    say: Say,
     evaluation: Evaluation | None = None,
     limit_s: float | None = None,
 ) -> Answer:
@@ -249,6 +249,6 @@ def asked_of_worker(
             Found,
             f"looking into {cell.id}",
             limit_s or request.time_limit_s,
-            lambda phase: tell(f"{cell.label}: {phase}"),
+            lambda phase: say(f"{cell.label}: {phase}"),
         )
     return answer.model_validate_json(found.answer)

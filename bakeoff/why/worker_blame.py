@@ -2,7 +2,7 @@
 
 Parts are called on the inputs that they get in float64, rounded to the cell's precision, so that an error is the part's
 own. The search descends into the part that is furthest beyond its limit. All modules that a part calls are built beside
-each other as one model: one build tells the error of each. A build that fails is divided into halves.
+each other as one model: one build shows the error of each. A build that fails is divided into halves.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     request = Request.model_validate({**asked, "processes": 1, "min_time_s": 0.05})
     (contest,) = plan(request)
     told: list[Any] = []
-    home = SimpleNamespace(tell=Remote(told))
+    home = SimpleNamespace(receive=Remote(told))
     started_in = Path.cwd()
     monkeypatch.chdir(project)
     measure_on_node(request, contest, 0, home, started_in)

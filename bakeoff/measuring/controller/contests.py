@@ -75,7 +75,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if not has_spare_cores or not all(planned.cell.device.is_cuda for planned in sensible):
         run.headers.await_all()  # they were made beside the reference, and builds are timed
     _take_ceilings(run, [planned.cell for planned in sensible])
-    _tell_of_objective_below_floor(run, sensible[0].cell)
+    _warn_of_objective_below_floor(run, sensible[0].cell)
     groundwork_s = run.machine.now_s() - begun_s
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
@@ -140,7 +140,7 @@ def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
         run.store.save(with_roofline(record, run.store, "" if has_time else NO_TIME_FOR_CEILINGS))
     for cell in {record.cell.contest_id: record.cell for record in records}.values():
         if cell.contest_id not in were_known:
-            _tell_of_objective_below_floor(run, cell)
+            _warn_of_objective_below_floor(run, cell)
 
 
 def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, may_measure: bool = False) -> None:
@@ -151,7 +151,7 @@ def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, 
         groundwork.measure_ceilings(cell, run, limit_s, may_measure and limit_s > 0)
 
 
-def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
+def _warn_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
     """Say at once that no build can be expected to hold the objective under load, as a call alone takes longer."""
     work, ceilings = run.store.facts(cell.reference_id, Work), run.store.ceilings(cell.device, products_of(cell))
     objective = run.load.objective if run.load else None

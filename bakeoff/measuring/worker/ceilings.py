@@ -48,7 +48,7 @@ MAX_SET_BYTES = 1024 * MIB
 SET_SHARE_OF_MEMORY = 1 / 8
 
 MIN_STARTS = 2
-"""An operator that takes less than this many times as long as an empty one tells nothing of the memory."""
+"""An operator that takes less than this many times as long as an empty one says nothing about the memory."""
 
 MAX_ATTEMPTS = 3
 REPEAT_LIMIT_S = 3.0
@@ -269,7 +269,7 @@ def cache_bytes_of(device: torch.device) -> int:
 
 
 def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Return the size of all last-level caches of this machine together, or 0 where Linux does not tell."""
+    """Return the size of all last-level caches of this machine together, or 0 where Linux does not report it."""
     levels: dict[int, dict[str, int]] = {}  # level -> processors that share a cache -> its size
     for cache in processors.glob("cpu[0-9]*/cache/index*"):
         try:

@@ -39,7 +39,7 @@ def file_of(backend: str, device: Device) -> Path:
 
 
 def tools(torch_file: str) -> str:
-    """Return what tells this torch and this C++ compiler from others, as a file name. Torch's headers are for both."""
+    """Return what distinguishes this torch and this C++ compiler, as a file name. Torch's headers are for both."""
     compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
     changed = os.stat(compiler).st_mtime_ns if compiler else 0
     return hashlib.sha256(f"{torch_file} {torch.__version__} {compiler} {changed}".encode()).hexdigest()[:16]

@@ -151,7 +151,7 @@ class Server:
     def _leave(self) -> None:
         """Close in a fork what belongs to this server, and end with it."""
         isolation.die_with_parent()
-        if os.getppid() != self._pid:  # it has ended already, and the kernel tells nobody of that
+        if os.getppid() != self._pid:  # it has ended already, and the kernel reports that to nobody
             os._exit(1)
         signal.set_wakeup_fd(-1)
         self._control.close()

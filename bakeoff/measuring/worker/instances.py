@@ -77,7 +77,7 @@ class Instances:
         return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
 
     def begin(self, answered: Callable[[Sequence[int]], None]) -> None:
-        """Count anew, and tell `answered` of each request that has its answer from here on."""
+        """Count anew, and call `answered` for each request that has its answer from here on."""
         self._answered = answered
         self.failed = self.shed = 0
         self.failure = ""

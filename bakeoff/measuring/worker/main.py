@@ -126,7 +126,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
 
 def measure(worker: WorkerContext) -> None:
     module, sets = worker.model()
-    measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
+    measured = worker.measured_with(sets)  # made like those of the build, which compilers distinguish from inference tensors
     worker.await_turn()
     given = worker.to_build_with(sets)
     unchanged = unchanged_inputs(worker.cell, worker.traits, measured)

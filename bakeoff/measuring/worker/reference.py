@@ -53,7 +53,7 @@ def compute(
     connection: Connection | None = None,
 ) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file. What is at the
-    other end of `connection` is told the phases."""
+    other end of `connection` receives the phases."""
     subject = Subject(job.cell, cwd, workspace, connection, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
@@ -348,7 +348,7 @@ def kept_outputs(reference: Reference, subject: Subject, eager: Sequence[Outputs
 
 def is_other_model(reference: Reference, subject: Subject, eager: Sequence[Outputs]) -> bool:
     """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed."""
-    # Outputs tell nothing of a training step, and of a model that is random or keeps a state.
+    # Outputs say nothing of a training step, and of a model that is random or keeps a state.
     if subject.cell.task != INFERENCE or not (subject.traits.begins_alike and reference.traits.begins_alike):
         return False
     return not accuracy.check(eager, reference, subject.cell.precision).passed

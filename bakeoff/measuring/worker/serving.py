@@ -76,7 +76,7 @@ def serve(
     device_memory.sample()
 
     def placement() -> Placement | None:
-        """Return where the build runs. Only the first process of a build tells that, as some ask a second session."""
+        """Return where the build runs. Only the first process of a build reports that, as some ask a second session."""
         return compiled.placement() if worker.job.is_first or plan.builds > 1 else None
 
     ready = messages.Ready(

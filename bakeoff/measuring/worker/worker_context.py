@@ -271,7 +271,7 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
 
 
 def _cause_of(error: BaseException, text: str) -> str:
-    """Return the first cause of an error that was raised `from` another one, unless the text tells it, or nothing."""
+    """Return the first cause of an error that was raised `from` another one, unless the text names it, or nothing."""
     if error.__cause__ is None:
         return ""
     cause = first_cause(error)

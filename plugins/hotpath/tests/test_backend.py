@@ -63,7 +63,7 @@ def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callabl
         assert "ms compiled" in placement.evidence[0] and "ms eager" in placement.evidence[0]
         assert compiled.compilations() == 1 and settings["hot_threshold"] == 10
         assert isinstance(settings["switched_at_call"], int) and settings["compile_s"] == 0.05
-        assert settings["optimizer"] == "AdamW", "the settings of the step itself are told too"
+        assert settings["optimizer"] == "AdamW", "the settings of the step itself are reported too"
         assert torch.equal(compiled.outputs()[0], 2 * ROWS + 1)
 
 
