@@ -39,8 +39,8 @@ from bakeoff.reports.console import (
     search_progress,
     stderr,
     steps,
-    write_and_print,
     write,
+    write_and_print,
     write_for_ci,
     written_to_the_end,
 )

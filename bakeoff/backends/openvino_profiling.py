@@ -98,8 +98,8 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[Runtim
         sources = (node.name, *(name for name in node.fused_from if name not in names))
         keys = (name.partition("/")[0] for name in sources)
         steps = profiling.in_order(converted.names.get(key, key) for key in keys)
-        known = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
-        engine[node.name] = profiling.EngineNode(known, node.inputs, node.kind in MOVES)
+        sources_in_graph = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
+        engine[node.name] = profiling.EngineNode(sources_in_graph, node.inputs, node.kind in MOVES)
     works_for = profiling.steps_of(engine, graph)
     return {
         node: profiling.MOVE if node.kind in MOVES else profiling.owner_of(works_for[node.name], graph)

@@ -283,8 +283,8 @@ def owners_in_order(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modul
         if place is not None:
             owners.append(kernels[place].modules)
         elif ran[number].startswith("fused_"):
-            first = next((known + 1 for known in reversed(places[:number]) if known is not None), 0)
-            last = next((known for known in places[number:] if known is not None), len(kernels))
+            first = next((before + 1 for before in reversed(places[:number]) if before is not None), 0)
+            last = next((after for after in places[number:] if after is not None), len(kernels))
             owners.append(in_order(path for kernel in kernels[first:last] for path in kernel.modules))
         else:
             owners.append(())

@@ -411,9 +411,9 @@ def graph_kernels(graph: torch.fx.Graph) -> list[Kernel]:
 def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
     """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
     places = profiling.aligned([kernel.name for kernel in kernels], ran)
-    known = {kernel.name: kernel.modules for kernel in kernels}
+    of_kernels = {kernel.name: kernel.modules for kernel in kernels}
     return [
-        known.get(name, ()) if place is None else kernels[place].modules
+        of_kernels.get(name, ()) if place is None else kernels[place].modules
         for name, place in zip(ran, places, strict=True)
     ]
 

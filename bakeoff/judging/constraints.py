@@ -388,11 +388,11 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
     return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")
 
 
-def _unknown(name: str, known: Iterable[str], asked: str) -> UsageError:
+def _unknown(name: str, names: Iterable[str], asked: str) -> UsageError:
     """Return an error that names the nearest quantity, of those that end in the same unit if there are any."""
-    known = ["median_ms"] if name in ("latency_ms", "p50_ms") else list(known)
+    names = ["median_ms"] if name in ("latency_ms", "p50_ms") else list(names)
     unit = name.rpartition("_")[2]
-    return unknown("quantity", name, [one for one in known if one.endswith(f"_{unit}")] or known, asked)
+    return unknown("quantity", name, [one for one in names if one.endswith(f"_{unit}")] or names, asked)
 
 
 class RequirementMissed(OfCell):

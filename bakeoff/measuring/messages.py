@@ -90,7 +90,7 @@ class ComputeReference(Message):
     kept_in: Path | None = None  # where earlier runs have kept theirs, by a fingerprint of the model
     is_fresh: bool = False  # computed anew, and kept instead of an earlier run's
     is_resumed: bool = False  # the file is there: the model is compared with it, and nothing else is computed
-    known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
+    first_reference: Path | None = None  # of another precision, whose exact outputs may serve this one, too
     is_machine_busy: bool = False  # as in `CellJob`
 
 

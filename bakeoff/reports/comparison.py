@@ -99,8 +99,8 @@ def _between(
     `mark` says what a number of a record has of its own."""
 
     def text(change: CellChange) -> str:
-        known = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
-        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in known)
+        sides = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
+        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in sides)
         return new if base == new else f"{base} → {new}"
 
     return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,

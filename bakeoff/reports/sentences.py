@@ -298,8 +298,8 @@ def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> st
     processes = f"{'its' if len(cells) == 1 else 'their'} first"
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
     times = [contest.least_times_slower(cell) for cell in cells]
-    known = [least for least in times if least]
-    at_least = f", at least {number_format.ratio(min(known))} times" if len(known) == len(times) else ""
+    leads = [least for least in times if least]
+    at_least = f", at least {number_format.ratio(min(leads))} times" if len(leads) == len(times) else ""
     names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
     beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
     slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}{beside}"
@@ -345,9 +345,9 @@ def _why_latency(change: CellChange) -> str:
     if reason is None:
         return ""
     if reason.kind in (ReasonKind.ENDED, ReasonKind.NOT_REACHED):
-        known = [record for record in (change.base, change.new) if record]
-        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
-        return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
+        records = [record for record in (change.base, change.new) if record]
+        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in records]
+        return endings[-1] if len({record.status for record in records}) == 1 else " -> ".join(endings)
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)

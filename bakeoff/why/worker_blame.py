@@ -76,8 +76,8 @@ def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, ModelPart, 
     builds its parts, the whole model as a part, and its input sets in float64."""
     worker = announcing(worker)
     module, sets = worker.model()
-    if known := loaded(worker.cell.model):
-        known.keep_apart()
+    if loaded_part := loaded(worker.cell.model):
+        loaded_part.keep_apart()
     with worker.phases.announced("reference"), contextlib.chdir(worker.started_in):
         model = load(worker.cell.as_built, weights_at=worker.job.weights_at).understood(worker.traits)
         precision.apply(worker.cell.precision)

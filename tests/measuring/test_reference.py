@@ -320,7 +320,7 @@ def test_the_exact_outputs_are_computed_once_for_all_precisions(folder: Path, ta
     files = {name: folder / f"{name}.pt" for name in ("fp32", "shared", "own")}
     reference.compute(ComputeReference(cell=cell, reference=files["fp32"]), folder, folder)
     other = cell.model_copy(update={"precision": Precision(precision)})
-    shared = ComputeReference(cell=other, reference=files["shared"], known=files["fp32"])
+    shared = ComputeReference(cell=other, reference=files["shared"], first_reference=files["fp32"])
     reference.compute(shared, folder, folder, without_room_for("float64"))
     reference.compute(ComputeReference(cell=other, reference=files["own"]), folder, folder)
     found, expected = (Reference.load(files[name]) for name in ("shared", "own"))
@@ -355,7 +355,7 @@ def test_what_is_random_or_keeps_state_has_exact_outputs_of_each_precision(folde
     first, second = folder / "first.pt", folder / "second.pt"
     reference.compute(ComputeReference(cell=cell, reference=first), folder, folder)
     other = cell.model_copy(update={"precision": Precision.BF16})
-    reference.compute(ComputeReference(cell=other, reference=second, known=first), folder, folder)
+    reference.compute(ComputeReference(cell=other, reference=second, first_reference=first), folder, folder)
     assert not torch.load(second, weights_only=False)["outputs_in"]
 
 

@@ -56,16 +56,16 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     begun_s = run.machine.now_s()
     sizes: list[Memory] = []
     eager_calls: dict[str, EagerCall] = {}
-    known: Path | None = None
+    first_reference: Path | None = None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
         limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
         try:
-            path, size, eager_call = groundwork.reference(own, run, limit_s, known)
+            path, size, eager_call = groundwork.reference(own, run, limit_s, first_reference)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]
             continue
-        known = known or path
+        first_reference = first_reference or path
         sizes += [size] if size else []
         eager_calls |= {own.id: eager_call} if eager_call else {}
     if not sensible:

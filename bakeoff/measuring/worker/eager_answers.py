@@ -290,14 +290,14 @@ def sets_that_differ_most(
     make = model.bolder_inputs
     if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
         return model.traits.changed_kinds, sets
-    known, another = [sets], functools.cache(load_anew)
+    given_sets, another = [sets], functools.cache(load_anew)
 
     def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
         given = make(kinds)
-        if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
+        if any(are_equal(given, others) for others in (model.inputs, *given_sets[1:])):
             return None
-        known.append(given)
+        given_sets.append(given)
         # Indices that may be out of their range are tried on the CPU, as they end a GPU's process.
         if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})

@@ -126,7 +126,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
 
 def measure(worker: WorkerContext) -> None:
     module, sets = worker.model()
-    measured = worker.measured_with(sets)  # made like those of the build, which compilers distinguish from inference tensors
+    measured = worker.measured_with(sets)  # like those of the build, since compilers note inference tensors
     worker.await_turn()
     given = worker.to_build_with(sets)
     unchanged = unchanged_inputs(worker.cell, worker.traits, measured)
@@ -207,8 +207,8 @@ def precompile_headers(connection: Connection, job: messages.PrecompileHeaders) 
     """Have torch precompile the headers that the backend's builds include. Return for how many seconds torch checked
     the compiler, or 0 where it has not. Raises Unavailable where the backend is."""
     backend = backends.create(job.backend)
-    if known := CompilerChecks.known(job.backend, job.device):
-        return known.seconds
+    if kept := CompilerChecks.known(job.backend, job.device):
+        return kept.seconds
     if not job.may_make:
         return 0.0
     if not (available := backend.available(job.device)):

@@ -107,7 +107,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             is_changed = is_other_model(Reference.load(job.reference), subject, as_is.outputs[: as_is.sets])
             return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, is_changed=is_changed)
         held.enter_context(clock_at(as_is.traits.clock_s))
-        first = Reference.load(job.known) if job.known else None
+        first = Reference.load(job.first_reference) if job.first_reference else None
         shared = known_outputs(first, subject, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
         stored = kept_reference.load(file) if file and not (shared or job.is_fresh) else None
@@ -153,7 +153,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
         as_is.sample.save(job.sample, reference.outputs[0], allowed.rmse, cell.precision)
     as_is.beyond.save(job.reference)  # before the reference, with which all are there
-    reference.save(job.reference, job.known if shared and yardstick.expected is shared.outputs else None)
+    reference.save(job.reference, job.first_reference if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
     size = device_memory.peaks()
     is_alike = traits.begins_alike and not as_is.beyond.probes
