@@ -556,7 +556,7 @@ def examine_machine(
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
     from bakeoff.doctor import examine
-    from bakeoff.doctor.diagnosis_text import blocks_of
+    from bakeoff.doctor.diagnosis import blocks_of
 
     with steps() as say_step:
         diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), say_step)
@@ -634,16 +634,16 @@ def measure_starts(
     Exit status 1 if nothing was started that meets the requirements.
     """
     from bakeoff.reports import start_report as shown
-    from bakeoff.reports import starts_file
+    from bakeoff.reports import writer
     from bakeoff.shipping.start_runs import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
     with steps() as say_step:
         measured = measure_run(run, labels or (), starts, cold, say_step)
-    judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
+    judged, files = writer.write_starts(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
-    print_blocks(starts_file.blocks_of(judged, measured))
+    print_blocks(writer.starts_blocks(judged, measured))
     say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from bakeoff.backends import base, delegation
+from bakeoff.backends import base
 from bakeoff.backends.base import Availability
 from bakeoff.backends.ranges import exported
 from bakeoff.models.base import Inputs
@@ -111,4 +111,4 @@ def placement_of(account: Mapping[str, tuple[int, int]]) -> Placement:
     delegated = sum(taken for taken, _ in counts.values())
     left = {name.removesuffix("_default"): rest for name, (_, rest) in counts.items() if rest}
     evidence = "ExecuTorch's account of what was delegated, by operator"
-    return delegation.placement(DELEGATED, delegated, PORTABLE, left, evidence)
+    return Placement.delegated(DELEGATED, delegated, PORTABLE, left, evidence)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from bakeoff.judging import environment_changes
-from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
+from bakeoff.judging.change import Change, calibration_change, grouped_alike, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
 from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
@@ -24,7 +24,6 @@ from bakeoff.judging.fit import Fit, by_contest
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
 from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
-from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.metrics import Metrics

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, JsonValue
 
@@ -490,6 +490,18 @@ class Placement(Frozen):
     time_share: dict[str, float] = Field(default_factory=dict)  # engine -> share of a profiled call's time, 0 to 1
     evidence: list[str] = Field(default_factory=list)  # what this was read from
     frozen_choices: list[str] = Field(default_factory=list)  # lines where a trace made a constant of what was decided
+
+    @classmethod
+    def delegated(cls, delegate: str, number: int, own: str, others: Mapping[str, int], evidence: str) -> Self:
+        """Return the placement of a graph: a delegate took a `number` of operators, and the engine's `own` kernels the
+        `others`, counted by operator."""
+        engines = {delegate: number, own: sum(others.values())}
+        return cls(
+            extent=Extent.FULL if not others else Extent.PARTIAL if number else Extent.FALLBACK,
+            engines={name: count for name, count in engines.items() if count},
+            fallbacks=[f"{name} in {own} ({count})" for name, count in others.items()],
+            evidence=[evidence],
+        )
 
 
 class TensorCores(Frozen):

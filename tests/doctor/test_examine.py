@@ -16,8 +16,7 @@ from bakeoff.backends.onnx import Onnx
 from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Link, Weight
 from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
-from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
-from bakeoff.doctor.diagnosis_text import blocks_of
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome, blocks_of
 from bakeoff.measuring.controller import launcher
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError

@@ -11,7 +11,7 @@ from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
 from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
-from bakeoff.reports import cost_report, doubt_sentences, findings, headline, machine, number_format, sentences, traits
+from bakeoff.reports import cost_report, findings, headline, machine, number_format, sentences, traits
 from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
@@ -103,7 +103,7 @@ def test_what_left_early_is_told_as_before_and_is_no_doubt() -> None:
             *(record.model_copy(update={"left": left.get(record.cell.label)}) for record in records)
         )
         lines.append(f"{name}: {sentences.left_early(contest)}")
-        assert not [told for told in doubt_sentences.doubts(contest) if " left " in told]
+        assert not [told for told in sentences.doubts(contest) if " left " in told]
     same_as_golden("left_early.txt", "\n".join(lines))
 
 

@@ -49,7 +49,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.reports import markdown, starts_file
+from bakeoff.reports import markdown, writer
 from bakeoff.reports import start_report as shown
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import to_page, to_short_markdown
@@ -583,7 +583,7 @@ def test_starts_are_told_as_before_and_what_is_required_is_held() -> None:
     assert required.answer.candidates == ["onnx"]
     nothing = judge_starts([FAST, SLOW], "imports_s<0.1")
     assert shown.exit_status(nothing) == 1
-    blocks = starts_file.blocks_of(required, starts_of(FAST, SLOW))
+    blocks = writer.starts_blocks(required, starts_of(FAST, SLOW))
     lines = [*map(shown.headline, (judged, nothing)), *shown.contest_answer(required).cells[1].unmet]
     same_as_golden("starts.md", "\n".join([*lines, markdown.render(blocks), printed(blocks, 160)]))
 
