@@ -18,7 +18,7 @@ import torch
 
 from bakeoff.backends.base import Compiled
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded

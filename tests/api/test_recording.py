@@ -21,7 +21,7 @@ from torch import nn
 import bakeoff
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.mix import Mix
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.models import find_for
 from bakeoff.models.calls_file import sizes_in
 from bakeoff.planning.plan import command_for, plan

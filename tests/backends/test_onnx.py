@@ -25,7 +25,7 @@ from bakeoff.backends.onnx import _plugin as plugin_of
 from bakeoff.backends.onnx_plugins import OPENVINO, RTX, WEBGPU, Plugin
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.onnx import BoundCalls
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.models.base import LoadedModel
 from bakeoff.models.generation import Generating
 from bakeoff.records.device import CPU, Device

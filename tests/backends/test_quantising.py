@@ -17,7 +17,7 @@ from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.onnx_quantising import onnx_layers, static_onnx
 from bakeoff.backends.quantising import torch_int8_cpu, torch_int8_cuda
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision

@@ -18,7 +18,7 @@ from bakeoff.doctor import examine, facts
 from bakeoff.doctor.diagnosis import Outcome
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.measuring import nvml
-from bakeoff.measuring.worker import ceilings, energy, loading
+from bakeoff.measuring.worker import ceilings, cell_model, energy
 from bakeoff.measuring.worker import precision as precisions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.counting import count
@@ -300,7 +300,7 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: Precision) -> 
     for device in ("cpu", "cuda"):
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
-            module, sets = loading.move_to_device(loading.load(cell), cell)
+            module, sets = cell_model.move_to_device(cell_model.load(cell), cell)
             counted.append(count(module, sets[0], precision))
     assert counted[0] == counted[1]
 

@@ -12,7 +12,7 @@ import bakeoff
 from bakeoff.api.pipelines import PipelineResult
 from bakeoff.backends import kernels
 from bakeoff.judging.judgement import contests_of
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import bakeoff
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.measuring.worker.loading import move_to_device
+from bakeoff.measuring.worker.cell_model import move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision

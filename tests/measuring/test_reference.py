@@ -12,7 +12,7 @@ from torch import nn
 
 from bakeoff.backends.calling import sampled_places
 from bakeoff.measuring.messages import ComputeReference, PhaseBegun, receive_event
-from bakeoff.measuring.worker import eager_answers, loading, reference, subject
+from bakeoff.measuring.worker import cell_model, eager_answers, reference, subject
 from bakeoff.measuring.worker.subject import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
@@ -83,7 +83,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
 def test_what_input_sets_share_stays_shared_in_another_type() -> None:
     cache = torch.zeros(2, 3)
     sets = tuple(Inputs((torch.tensor([place]), cache)) for place in range(2))
-    _, (first, second) = loading.move_to_device(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
+    _, (first, second) = cell_model.move_to_device(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
     assert first.args[1] is second.args[1]
     assert first.args[1].dtype is torch.float64
     assert first.args[0] is not second.args[0]
@@ -94,7 +94,7 @@ def test_complex_weights_and_inputs_keep_their_imaginary_parts(precision: str, w
     module, given = nn.Linear(3, 2, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
     before = module.weight.detach().clone()
     model = LoadedModel(module, (Inputs((given.requires_grad_(),)),))
-    moved, (inputs,) = loading.move_to_device(model, cell_of(precision), wide)
+    moved, (inputs,) = cell_model.move_to_device(model, cell_of(precision), wide)
     expected = torch.complex128 if wide else torch.complex64
     assert moved.weight.dtype is expected and inputs.args[0].dtype is expected
     assert torch.equal(moved.weight, before.to(expected)) and torch.equal(inputs.args[0], given.to(expected))
@@ -105,9 +105,9 @@ def test_no_build_is_shown_the_last_input_set() -> None:
     sets = tuple(Inputs((torch.full((2,), float(value)),)) for value in range(4))
     longer = (*sets[:3], Inputs((torch.zeros(3),)))
     decode = cell_of("fp32").model_copy(update={"task": "decode"})
-    assert loading.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
-    assert loading.shown_to_builds(longer, cell_of("fp32")) == longer
-    assert loading.shown_to_builds(sets, decode) == sets and loading.shown_to_builds(sets[:1], decode) == sets[:1]
+    assert cell_model.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
+    assert cell_model.shown_to_builds(longer, cell_of("fp32")) == longer
+    assert cell_model.shown_to_builds(sets, decode) == sets and cell_model.shown_to_builds(sets[:1], decode) == sets[:1]
 
 
 class Masked(nn.Module):
@@ -150,7 +150,9 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     example += [torch.ones(1, 6)] if "scales" in kinds else []
     model = with_own_inputs("mine", module, tuple(example))
     cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(
+        model, cell, *cell_model.move_to_device(model, cell), lambda: model
+    )
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
     for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
@@ -173,7 +175,9 @@ def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
 ) -> None:
     model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(
+        model, cell, *cell_model.move_to_device(model, cell), lambda: model
+    )
     assert (found, eager_answers.inputs_that_stay(sets)) == (kinds, stay)
 
 
@@ -213,7 +217,9 @@ def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float
     given = torch.tensor(span)
     model = with_own_inputs("mine", Span(), (torch.randn(len(span), 12), given))
     cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(
+        model, cell, *cell_model.move_to_device(model, cell), lambda: model
+    )
     assert found == (() if second == span else ("pairs",))
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
@@ -238,7 +244,9 @@ def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: fl
     given = torch.full((2, 3, 5, 5), value)
     model = with_own_inputs("mine", module, given)
     cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = eager_answers.sets_that_differ_most(
+        model, cell, *cell_model.move_to_device(model, cell), lambda: model
+    )
     assert found == kinds and torch.equal(sets[0].args[0], given)
     other = sets[1].args[0]
     assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)
@@ -364,7 +372,7 @@ def test_all_precisions_of_a_contest_have_the_same_model(folder: Path) -> None:
     asked = {"model": "rope", "dimensions": {"batch": 1, "seq": 2, "heads": 1, "width": 4}, "backend": "eager"}
     compared = (Precision.FP32, Precision.BF16)
     drawn, same, alone = (
-        next(iter(loading.load(Cell(**asked, **more)).inputs[0].tensors()))
+        next(iter(cell_model.load(Cell(**asked, **more)).inputs[0].tensors()))
         for more in (
             {"precision": "fp32", "compared": compared},
             {"precision": "bf16", "compared": compared},
@@ -395,10 +403,10 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
         reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
     exact, known = (Reference.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
-    model = loading.load(cell)
-    with loading.gradients(task):
-        placed = loading.move_to_device(model, cell)
-        training = loading.training_of(model, cell)
+    model = cell_model.load(cell)
+    with cell_model.gradients(task):
+        placed = cell_model.move_to_device(model, cell)
+        training = cell_model.training_of(model, cell)
         outputs = run_eager(*placed, training)
     names = training.describe_outputs(placed[1][0]) if training else ()
     assert accuracy.check(outputs, known, Precision(precision), names).passed
@@ -532,7 +540,7 @@ def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
 
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     known = Subject(cell_of("fp32"), folder, folder)
-    eager = run_eager(*loading.move_to_device(known.load(), known.cell))[0]
+    eager = run_eager(*cell_model.move_to_device(known.load(), known.cell))[0]
     usual, strong = ([float((run[0][0] - eager[0]).norm()) for run in known.noisy(roundings)] for roundings in (1, 16))
     assert len(usual) == len(strong) == 2
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)

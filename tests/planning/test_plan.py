@@ -17,7 +17,7 @@ from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.worker import open_axes
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.planning import places
 from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal

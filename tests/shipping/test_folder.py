@@ -30,7 +30,7 @@ from bakeoff.backends.runtime import folder as runtime_folder
 from bakeoff.backends.runtime import torch_programs
 from bakeoff.backends.runtime.torch_streams import Replayed
 from bakeoff.measuring.worker import pickled_model
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.measuring.worker.sample import Sample
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, Unavailable

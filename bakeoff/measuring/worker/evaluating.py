@@ -23,8 +23,8 @@ from bakeoff.backends.runtime.contract import TensorSpec
 from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.example_inputs import answer_request

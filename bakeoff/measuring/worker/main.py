@@ -24,9 +24,9 @@ from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, memory, open_axes, pickled_model, precision, reference
+from bakeoff.measuring.worker.cell_model import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.sample import require_outputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program

@@ -15,10 +15,10 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.calling import mapped
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker.cell_model import move_to_device
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.eager_answers import AsItIs, as_it_is
 from bakeoff.measuring.worker.fingerprint import named_variables, own_files
-from bakeoff.measuring.worker.loading import move_to_device
 from bakeoff.measuring.worker.subject import Exact, OutputsIn, Subject, outputs_in
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
