@@ -117,7 +117,8 @@ def measure_step(
     BakeoffError where the good or the bad version does not install, or the model fails with it."""
     bisection = kept.bisection
     names = {
-        measured: _environment(bisection.package, measured) for measured in (bisection.good, bisection.bad, version)
+        measured: re.sub(r"[^A-Za-z0-9_.-]", "-", f"{bisection.package}-{measured}")
+        for measured in (bisection.good, bisection.bad, version)
     }
     try:
         for version_name, name in names.items():
@@ -145,10 +146,6 @@ def _report(request: Request, folder: Path, command: str, progress: Progress) ->
         return runs.run(request, folder, command, progress)[0]
     report = report_of(Store.open(folder))
     return report if report.complete else runs.resume(folder, progress)[0]
-
-
-def _environment(package: str, version: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", f"{package}-{version}")
 
 
 def _keep(kept: BisectionState, folder: Path) -> None:

@@ -37,6 +37,11 @@ def cell_of(precision: str) -> Cell:
     return Cell(model="mlp", dimensions=SMALL, precision=precision, backend="eager")
 
 
+def sets_that_differ_most(model: LoadedModel) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
+    module, sets = cell_model.move_to_device(model, cell_of("fp32"))
+    return eager_answers.sets_that_differ_most(model, cell_of("fp32"), module, sets, lambda: model)
+
+
 def without_room_for(*names: str) -> OutputsIn:
     """Return `outputs_in` with too little memory for these types."""
 
@@ -149,10 +154,7 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     example = [torch.randn(1, 6), torch.ones(1, 6, dtype=torch.int64), torch.arange(6)[None]]
     example += [torch.ones(1, 6)] if "scales" in kinds else []
     model = with_own_inputs("mine", module, tuple(example))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(
-        model, cell, *cell_model.move_to_device(model, cell), lambda: model
-    )
+    found, sets = sets_that_differ_most(model)
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
     for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
@@ -174,10 +176,7 @@ def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
     count: int, kinds: tuple[str, ...], stay: tuple[str, ...]
 ) -> None:
     model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(
-        model, cell, *cell_model.move_to_device(model, cell), lambda: model
-    )
+    found, sets = sets_that_differ_most(model)
     assert (found, eager_answers.inputs_that_stay(sets)) == (kinds, stay)
 
 
@@ -216,10 +215,7 @@ class Span(nn.Module):
 def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float]], second: list[list[float]]) -> None:
     given = torch.tensor(span)
     model = with_own_inputs("mine", Span(), (torch.randn(len(span), 12), given))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(
-        model, cell, *cell_model.move_to_device(model, cell), lambda: model
-    )
+    found, sets = sets_that_differ_most(model)
     assert found == (() if second == span else ("pairs",))
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
@@ -243,10 +239,7 @@ class Root(nn.Module):
 def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: float, kinds: tuple[str, ...]) -> None:
     given = torch.full((2, 3, 5, 5), value)
     model = with_own_inputs("mine", module, given)
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(
-        model, cell, *cell_model.move_to_device(model, cell), lambda: model
-    )
+    found, sets = sets_that_differ_most(model)
     assert found == kinds and torch.equal(sets[0].args[0], given)
     other = sets[1].args[0]
     assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)

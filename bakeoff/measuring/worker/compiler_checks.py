@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from bakeoff.measuring import isolation
+from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Frozen
 
@@ -28,10 +29,7 @@ class CompilerChecks(Frozen):
         return None
 
     def keep(self, backend: str, device: Device) -> None:
-        kept = file_of(backend, device)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(self.model_dump_json())
-        partial.replace(kept)
+        write_atomically(file_of(backend, device), self.model_dump_json())
 
 
 def file_of(backend: str, device: Device) -> Path:
