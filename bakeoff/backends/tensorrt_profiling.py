@@ -51,9 +51,6 @@ Times = list[tuple[str, float]]
 
 def collector_of(calls: list[Times]) -> trt.IProfiler:
     class Collector(trt.IProfiler):
-        def __init__(self) -> None:
-            super().__init__()
-
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             calls[-1].append((layer_name, ms))
 
