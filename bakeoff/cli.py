@@ -28,6 +28,7 @@ from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
+from bakeoff.records.report_file import folder_of
 from bakeoff.reports.console import (
     AsJson,
     answered,
@@ -323,7 +324,7 @@ def report(
     is_kept = keep or (calls is None and require is None)
     with written_to_the_end():
         for path in paths:
-            folder = path if path.is_dir() else path.parent
+            folder = folder_of(path)
             asked = judged_anew(report_at(path), calls, require, accept)
             judgement = write_and_print(asked, folder, False, console_for(as_json), junit, summary, is_kept)
             status = 1 if require and not judgement.meets_requirements else 0
@@ -640,7 +641,7 @@ def measure_starts(
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
     with steps() as say_step:
         measured = measure_run(run, labels or (), starts, cold, say_step)
-    judged, files = writer.write_starts(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
+    judged, files = writer.write_starts(measured, require, out or folder_of(run) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
     print_blocks(writer.starts_blocks(judged, measured))
@@ -747,8 +748,7 @@ def blame_cell(
     if script and blame.script:
         failing_script.write_script(blame.script.text, script)
     if drawn := shown.figure(blame):
-        folder = run if run.is_dir() else run.parent
-        path = folder / "figures" / f"blame-{record.cell.id}.svg"
+        path = folder_of(run) / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
         blame = blame.model_copy(update={"figure": str(path)})
     blocks = shown.blocks_of(blame, out.parent if out else run, script)

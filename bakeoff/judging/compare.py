@@ -55,7 +55,7 @@ class Outcome(StrEnum):
     ONLY_NEW = "only in new"
 
 
-_TOLD = {Outcome.BROKEN, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
+_JUDGED = {Outcome.BROKEN, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
 
 CANNOT_TELL = "cannot-tell"
 FAIL_ON = (
@@ -184,7 +184,7 @@ class Comparison:
         kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
         verdict = Inconclusive(
             cells=len(reasons),
-            is_all=not any(cell.outcome in _TOLD for cell in self.cells),
+            is_all=not any(cell.outcome in _JUDGED for cell in self.cells),
             kind=kind,
             margin=max((reason.margin for reason in reasons if reason.margin), default=None),
         )
@@ -200,7 +200,7 @@ class Comparison:
         return any(cell.metrics for cell in self.cells)
 
     @property
-    def tells_most(self) -> bool:
+    def judges_most(self) -> bool:
         """Return True unless most cells could not be judged."""
         return self.inconclusive is None or 2 * self.inconclusive.cells <= len(self.cells)
 

@@ -14,7 +14,6 @@ from bakeoff.backends.base import Backend
 from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 
 USUAL_CEILINGS_S, MAX_CEILINGS_S = 6.0, 60.0
@@ -256,11 +255,7 @@ class TimePlan:
 
 @cache
 def usual_build_s(label: str) -> float:
-    backend = re.split(r"[/@[ ]", label)[0]
-    try:
-        return backends.create(backend).usual_build_s
-    except BakeoffError:  # it ends at once
-        return Backend.usual_build_s
+    return (backends.if_it_loads(re.split(r"[/@[ ]", label)[0]) or Backend).usual_build_s
 
 
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:

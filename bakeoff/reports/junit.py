@@ -19,7 +19,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 _WRONG = {Status.INCORRECT, Status.FALLBACK}
 """Statuses that are a failure in JUnit's words: the test ran, and its result was not the expected one."""
 
-_IS_TOLD = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
+_JUDGED = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
 
 Case = tuple[ElementTree.Element, Cell, Record | None]
 
@@ -58,7 +58,7 @@ def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element
     text = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
     if is_failing:
         _add(case, "failure", change.outcome.value, text, change.new.log_tail if change.new else "")
-    elif change.outcome in _IS_TOLD:
+    elif change.outcome in _JUDGED:
         _add(case, "system-out", text=f"{change.outcome.value}: {text}")
     else:
         _add(case, "skipped", change.outcome.value, text)

@@ -69,8 +69,8 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            is_told = ends is not None and not is_unknown(ends.low, ends.high, self.write)
-            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
+            is_known = ends is not None and not is_unknown(ends.low, ends.high, self.write)
+            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_known else (None, None), strict=True)
         return fields
 
 

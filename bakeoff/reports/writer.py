@@ -11,7 +11,7 @@ from bakeoff.judging.judgement import Judgement, judge, judge_together
 from bakeoff.judging.start_times import JudgedStart, StartsJudgement, judge_starts
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
-from bakeoff.records.report_file import REPORT_JSON, write_json
+from bakeoff.records.report_file import REPORT_JSON, folder_of, write_json
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.start_samples import Starts
 from bakeoff.records.store import Store
@@ -49,8 +49,7 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
     and return that folder. Raise UsageError for several without a folder, and for nothing to draw."""
     if folder is None and len(paths) > 1:
         raise UsageError("--figures of several reports go together: name a folder for them by --out")
-    beside = paths[0] if paths[0].is_dir() else paths[0].parent
-    target = folder or beside / "figures"
+    target = folder or folder_of(paths[0]) / "figures"
     if not charts.draw(judge_together(reports), target, png=True):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target

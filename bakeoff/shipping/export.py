@@ -37,6 +37,7 @@ from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, os_reason
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
@@ -128,7 +129,7 @@ def export(
     """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
     model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
     report = report_at(path)
-    run = path if path.is_dir() else path.parent
+    run = folder_of(path)
     record = choose(report, name, with_models)
     runtime = _runtime_of(record, run, with_models)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures

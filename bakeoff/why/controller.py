@@ -25,6 +25,7 @@ from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import DECODE, TRAINED, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
@@ -66,7 +67,7 @@ def profile_run(path: Path, label: str | None, against: str | None, say: Say) ->
             )
         if mine.id == theirs.id:
             raise UsageError(f"{mine.id} is compared with itself: name another cell with --against")
-    store = store_at(path)
+    store = Store(folder_of(path))
 
     def profiled(record: Record) -> ProfiledCell:
         kept = store.root.resolve() / record.artifact
@@ -86,8 +87,8 @@ def rest_named(report: Report, path: Path) -> Iterator[None]:
     except UsageError as error:
         if report.complete and not any(record.is_left_to_resume for record in report.records):
             raise
-        folder = path if path.is_dir() else path.parent
-        raise UsageError(f"{error}; the rest of the run: bakeoff resume {shlex.quote(str(folder))}") from None
+        rest = f"the rest of the run: bakeoff resume {shlex.quote(str(folder_of(path)))}"
+        raise UsageError(f"{error}; {rest}") from None
 
 
 def best_of(report: Report) -> Record:
@@ -165,7 +166,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> K
     evaluation = None
     if tolerance is None:
         function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
-        sample = store_at(path).sample(record.cell.reference_id).resolve()
+        sample = Store(folder_of(path)).sample(record.cell.reference_id).resolve()
         evaluation = Evaluation(function=function, sample=sample)
         asked = ", ".join(
             f"{requirement.name}{requirement.comparison}{requirement.limit_text}" for requirement in required
@@ -201,10 +202,6 @@ def why_not_blamed(record: Record) -> str:
 # --- the worker
 
 
-def store_at(path: Path) -> Store:
-    return Store(path if path.is_dir() else path.parent)
-
-
 def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
     """Give the variables that set threads, such as OMP_NUM_THREADS, the values of the run, or `threads`."""
     before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
@@ -227,7 +224,7 @@ def asked_of_worker(
 ) -> Answer:
     """Start a worker on a cell of the run at `path`, and return what a `function` of this room says of the cell there.
     Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed."""
-    cell, store = record.cell, store_at(path)
+    cell, store = record.cell, Store(folder_of(path))
     require_same_model(store, cell.reference_id)
     request = Request(**report.request)
     with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:

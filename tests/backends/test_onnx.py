@@ -190,7 +190,7 @@ def test_nodes_elsewhere_are_named_and_counted(session: Any, placement: Placemen
     assert assignment(session, CUDA_PROVIDER) == placement
 
 
-def test_an_onnxruntime_that_does_not_tell_is_not_guessed_for() -> None:
+def test_an_onnxruntime_that_does_not_say_is_not_guessed_for() -> None:
     assert assignment(SimpleNamespace(), CPU_PROVIDER) is None
 
 

@@ -60,7 +60,7 @@ def relative_rmse(one: Built) -> float:
         pytest.param("openvino", "transformer", marks=pytest.mark.slow),
     ],
 )
-def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
+def test_int8_quantises_every_layer_says_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
     with built(cell_of(model, backend), tmp_path) as one:
         error = relative_rmse(one)
         told = one.compiled.precision()

@@ -191,7 +191,7 @@ def chosen(batch: int = 64):
 """
 
 
-def test_gpu_memory_that_the_file_of_a_model_keeps_is_told(tmp_path: Path) -> None:
+def test_gpu_memory_that_the_file_of_a_model_keeps_is_reported(tmp_path: Path) -> None:
     (tmp_path / "keeping.py").write_text(KEEPING)
     report = measure_on_cuda(tmp_path / "run", "eager", models=[f"{tmp_path / 'keeping.py'}:factory"])
     assert report.records[0].traits is not None and report.records[0].traits.grows == ("variable kept",)

@@ -453,7 +453,7 @@ def test_a_range_has_two_ends_and_may_name_the_size_to_build_with() -> None:
 
 
 @pytest.mark.parametrize("entry", ["seq", "seq=16", "seq=a:b", "seq=16:", "=1:2", "seq=512:16", "seq=4:4", "seq=4:2:8"])
-def test_any_other_form_is_told_in_one_line(entry: str) -> None:
+def test_any_other_form_is_reported_in_one_line(entry: str) -> None:
     with pytest.raises(UsageError, match=r"^--dynamic [^\n]+$"):
         parse([entry])
 

@@ -205,7 +205,7 @@ def test_an_answer_that_is_not_kept_names_the_cell_to_export() -> None:
         assert (kept, not_kept) == (contest.cell.model, contest.ranked[0].cell.id)
 
 
-def test_whoever_measures_again_is_told_which_variables_the_models_files_read() -> None:
+def test_whoever_measures_again_is_reported_which_variables_the_models_files_read() -> None:
     plain = report(EQUALS)
     read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
     found = judge(plain.model_copy(update={"environment": plain.environment.model_copy(update=read)}))
@@ -353,7 +353,7 @@ def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_
         (0.99, 1.02, "2.00x eager"),
     ],
 )
-def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
+def test_a_speedup_is_reported_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
     assert number_format.compared(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True), "eager") == said
 
 
@@ -501,7 +501,9 @@ def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("require", "is_so_far"), [("", False), ("start_s<5", True)])
-def test_missing_starts_are_told_and_make_no_verdict_undecided(require: str, is_so_far: bool, tmp_path: Path) -> None:
+def test_missing_starts_are_reported_and_make_no_verdict_undecided(
+    require: str, is_so_far: bool, tmp_path: Path
+) -> None:
     cells = [cell(backend) for backend in BACKENDS[:2]]
     request = Request(models=("conv",), starts=True, require=require)
     store = Store.create(tmp_path / "run", request, [each.id for each in cells], "bakeoff run")

@@ -303,7 +303,7 @@ def test_a_folder_without_torch_needs_none(run: Path, tmp_path: Path, label: str
 
 
 @pytest.mark.parametrize(("label", "library"), [("onnx", "onnxruntime"), ("torchscript", "torch")])
-def test_a_machine_without_the_library_is_told_what_to_install(
+def test_a_machine_without_the_library_is_reported_what_to_install(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -26,7 +26,6 @@ from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Memory, Record, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
@@ -291,7 +290,5 @@ def _replays(mode: Mode) -> bool:
 def _mode_of(planned: PlannedCell) -> Mode | None:
     """Return the mode of a cell that builds for one size in our own environment, or None."""
     cell = planned.cell
-    try:
-        return None if cell.dynamic or cell.environment else backends.create(cell.backend).mode(cell.mode)
-    except BakeoffError:
-        return None
+    backend = None if cell.dynamic or cell.environment else backends.if_it_loads(cell.backend)
+    return backend.mode(cell.mode) if backend else None

@@ -317,15 +317,14 @@ def build_for_serving(
 
 
 class UnreportedPhases(Phases):
-    """Tells nobody of its phases: those of a build for load are not the cell's."""
+    """Reports no phase: those of a build for load are not the cell's."""
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         yield
 
-    @contextlib.contextmanager
-    def announced(self, name: str) -> Iterator[None]:
-        yield
+    def announce(self, name: str) -> None:
+        pass
 
 
 def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:

@@ -154,7 +154,8 @@ def package(worker: WorkerContext) -> None:
 def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(worker.backend, AheadOfTime)
-    with worker.phases.announced("inputs"), few_threads():
+    worker.phases.announce("inputs")
+    with few_threads():
         models.find(worker.cell.model).make_importable()
         os.chdir(worker.workspace)
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)

@@ -75,18 +75,18 @@ class WorkerContext:
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
         backend = backends.create(cell.backend)
-        with phases.announced("probe"):
-            if isinstance(job, messages.MeasurePackagedCell):
-                assert isinstance(backend, AheadOfTime)
-                available = backend.available_to_load(cell.device)
-            else:
-                available = backend.available(cell.device)
+        phases.announce("probe")
+        if isinstance(job, messages.MeasurePackagedCell):
+            assert isinstance(backend, AheadOfTime)
+            available = backend.available_to_load(cell.device)
+        else:
+            available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
         if not isinstance(job, messages.MeasurePackagedCell):  # which builds nothing
-            with phases.announced("import"):
-                for name in backend.imports:
-                    importlib.import_module(name)
+            phases.announce("import")
+            for name in backend.imports:
+                importlib.import_module(name)
         precision.apply(cell.precision)
         fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)
@@ -99,7 +99,8 @@ class WorkerContext:
         )
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
-        with self.phases.announced("model"), few_threads(), clock_at(self.traits.clock_s):
+        self.phases.announce("model")
+        with few_threads(), clock_at(self.traits.clock_s):
             model = cell_model.load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
@@ -227,15 +228,13 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """Announce and time a phase, with its work on the device."""
         assert self.clock is not None
-        messages.send(self._connection, messages.PhaseBegun(name=name))
+        self.announce(name)
         with self.clock.timed() as seconds:
             yield
         messages.send(self._connection, messages.PhaseEnded(name=name, seconds=seconds[0]))
 
-    @contextlib.contextmanager
-    def announced(self, name: str) -> Iterator[None]:
+    def announce(self, name: str) -> None:
         messages.send(self._connection, messages.PhaseBegun(name=name))
-        yield
 
 
 FULL_DISK_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
