@@ -53,6 +53,7 @@ class Case:
     others: Sequence[str] = ("right",)
     backends: Mapping[str, Sequence[str]] = field(default_factory=dict)
     said: str = ""  # must stand in what is said of the model
+    unsaid: str = ""  # must not stand there
     sure: bool = True  # False: no winner may be sure
     dropped_by: Sequence[str] = ()  # the backends whose builds drop what the model reads or does outside
 
@@ -189,6 +190,8 @@ def untrue_of_model(case: Case, told: Told) -> list[str]:
     said = " ".join([*told.answer.get("about_models", []), *(text for one in contests(told) for text in one["doubts"])])
     if case.said and case.said not in said:
         problems.append(f"nothing is said of {case.said!r}")
+    if case.unsaid and case.unsaid in said:
+        problems.append(f"{case.unsaid!r} is said")
     if not case.sure and any(one["outcome"] == "sure" for one in contests(told)):
         problems.append("a winner is sure")
     droppers = {each.cell.label for each in told.records if any(isinstance(one, Dropped) for one in each.doubts)}

@@ -32,9 +32,7 @@ class Buckets:
         }
         if not self._largest:
             raise Unsupported("buckets are for inputs of several sizes, as of --set seq=stream:16:512: use inductor")
-        small, large = (
-            _sizes(flatten_outputs(module(*inputs.args, **inputs.kwargs))) for inputs in (by_size[0], by_size[-1])
-        )
+        small, large = (_sizes(flatten_outputs(inputs.call(module))) for inputs in (by_size[0], by_size[-1]))
         self._cuts = {
             axis: self._follows(axis, size, large.get(axis), sizes[0], sizes[-1])
             for axis, size in small.items()

@@ -121,7 +121,8 @@ def _form_of_answer(outputs: object) -> Form:
         form = describer.form(outputs)
     except HasNoForm as error:
         return {"unknown": str(error)}
-    if list(map(id, describer.tensors)) != list(map(id, flatten_outputs(outputs))):
+    tensors = [leaf for _, leaf in _leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    if list(map(id, describer.tensors)) != list(map(id, tensors)):
         return {"unknown": f"a {type(outputs).__name__} holds tensors that are not found by its parts alone"}
     return form
 

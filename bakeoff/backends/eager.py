@@ -13,7 +13,7 @@ from bakeoff.backends.model_changes import CHANGES
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.models.base import Inputs
-from bakeoff.models.lazily import torch
+from bakeoff.models.lazily import pytree, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import INFERENCE, TASKS, Cell, Extent, Placement
@@ -92,7 +92,7 @@ class Eager(base.Backend):
             with context.phase("compile"):
                 if not change.make(module, inputs):
                     raise Unsupported(f"{change.lacking}: use eager")
-        torch_kernels.require(self.mode(context.cell.mode), module, lambda: module(*inputs.args, **inputs.kwargs))
+        torch_kernels.require(self.mode(context.cell.mode), module, lambda: inputs.call(module))
         captures = self.mode(context.cell.mode).captures
         if context.training is not None:
             compiled: Compiled = Steps(context.training)
@@ -121,10 +121,24 @@ class Callables(Compiled):
         self._quantised = quantised
         self._call: Callable[[], object] = function
         self._outputs: object = None
+        self._changes_containers: bool | None = None
 
     def bind(self, inputs: Inputs) -> None:
-        inputs = inputs.in_own_containers()
-        self._call = functools.partial(self._function, *inputs.args, **inputs.kwargs)
+        own = inputs.in_own_containers()
+        self._call = functools.partial(self._function, *own.args, **own.kwargs)
+        if own is not inputs and self._changes_containers is not False:
+            leaves, form = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
+            self._call = functools.partial(self._call_with_own, leaves, form)
+
+    def _call_with_own(self, leaves: list[object], form: pytree.TreeSpec) -> object:
+        """Call with new lists and dicts, and note in the first call whether it changes them, as `batch.pop()` does."""
+        args, kwargs = pytree.tree_unflatten(leaves, form)
+        outputs = self._function(*args, **kwargs)
+        if self._changes_containers is None:
+            self._changes_containers = pytree.tree_structure((args, kwargs)) != form
+            if not self._changes_containers:
+                self._call = functools.partial(self._function, *args, **kwargs)
+        return outputs
 
     def run(self) -> None:
         self._outputs = self._call()

@@ -229,7 +229,7 @@ class Inductor(base.Backend):
         refuse_a_script(module)
         if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
-        torch_kernels.require(self.mode(context.cell.mode), module, lambda: module(*inputs.args, **inputs.kwargs))
+        torch_kernels.require(self.mode(context.cell.mode), module, lambda: inputs.call(module))
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         if context.cell.mode in (SURGICAL, REGIONAL):
@@ -260,7 +260,7 @@ class Inductor(base.Backend):
                     raise Unsupported("what is quantised here has one shape, and these inputs have several")
                 for example in [prepared.example(), *others]:
                     for _ in range(TRIGGERING_CALLS):
-                        compiled(*example.args, **example.kwargs)
+                        example.call(compiled)
                 raw = Optimised(prepared.sparing(compiled), context.cell.device, log, named)
                 raw.note_built()
                 optimised = prepared.adapt(raw)
@@ -296,7 +296,7 @@ class Inductor(base.Backend):
             for target in targets.values():
                 target.forward = torch.compile(target.forward, backend="inductor")
             for _ in range(TRIGGERING_CALLS):
-                module(*inputs.args, **inputs.kwargs)
+                inputs.call(module)
             optimised = Optimised(module, context.cell.device, log, named)
             optimised.note_built()
         return surgical.SurgicalModule(optimised, targets, outside)

@@ -42,7 +42,7 @@ def fold_norms(module: torch.nn.Module, inputs: Inputs) -> int:
         child.register_forward_hook(after) for child in module.modules() if isinstance(child, convolutions + norms)
     ]
     try:
-        module(*inputs.args, **inputs.kwargs)
+        inputs.call(module)
     finally:
         for hook in hooks:
             hook.remove()

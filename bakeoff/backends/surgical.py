@@ -104,7 +104,7 @@ def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: I
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
         stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
         stack.enter_context(OperatorWatch(note))
-        module(*inputs.args, **inputs.kwargs)
+        inputs.call(module)
     outside.modules.update(_class_of(part) for part in everything.inner)
     return outside
 

@@ -96,10 +96,16 @@ class Inputs:
         return Inputs(args, kwargs)
 
     def in_own_containers(self) -> Inputs:
-        """Return the same tensors in new lists and dicts: a model may put its results into a dict that it is given."""
+        """Return the same tensors in new lists and dicts: a model may put its results into a dict that it is given, or
+        take something out of it."""
         values = (*self.args, *self.kwargs.values())
         is_flat = all(value is None or isinstance(value, torch.Tensor | int | float | str) for value in values)
         return self if is_flat else self.map(lambda tensor: tensor)
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call a function with these arguments, in lists and dicts that are its own."""
+        own = self.in_own_containers()
+        return function(*own.args, **own.kwargs)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from bakeoff.models.base import INPUT_SETS, Around, Call, Inputs, LoadedModel, Pipeline, call_of
 from bakeoff.models.lazily import nn, pytree, torch
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights
+from bakeoff.models.unwrapping import form_by_mode, form_by_types, require_weights, with_modes
 from bakeoff.records.errors import UsageError
 
 MAX_CALIBRATION = 512
@@ -38,7 +38,7 @@ def with_own_inputs(
         sets = sets_of_calls(model, calls) if calls else input_sets(as_inputs(model, example))
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
     forms = (*form_by_types(module), *form_by_mode(module))
-    module = module.to("cpu").float().eval()
+    module = with_modes(module).to("cpu").float().eval()
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
         raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
@@ -76,7 +76,7 @@ def with_stages(
 
 def answer_request(around: Around, model: Callable[..., Any], raw: Any) -> Any:
     inputs = as_inputs("before()", around.before(raw) if around.before else raw)
-    answer = model(*inputs.args, **inputs.kwargs)
+    answer = inputs.call(model)
     return around.after(answer) if around.after else answer
 
 
@@ -127,8 +127,8 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the factory")
     given: list[object] = [*_calls(example)]
     calls = [as_inputs(name, call) for call in given or [example]]
-    if not isinstance(model, nn.Module) or model._forward_pre_hooks:  # which may change the arguments
-        return
+    if not isinstance(model, nn.Module) or model._forward_pre_hooks or type(model).__call__ is not nn.Module.__call__:
+        return  # hooks and a call of its own may change the arguments
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError):  # what is scripted may have none
@@ -137,7 +137,8 @@ def require_fitting(model: Callable[..., Any], example: object) -> None:
         try:
             signature.bind(*call.args, **call.kwargs)
         except TypeError as error:
-            raise UsageError(f"the inputs do not fit {name}.forward{signature}: {error}") from None
+            advice = ": a list is several arguments, and ([...],) is one" if isinstance(example, list) else ""
+            raise UsageError(f"the inputs do not fit {name}.forward{signature}: {error}{advice}") from None
 
 
 def _calls(example: object) -> list[Call]:
@@ -179,6 +180,8 @@ def as_inputs(model: str, example: object) -> Inputs:
     for leaf in pytree.tree_leaves((call.args, call.kwargs)):
         if not isinstance(leaf, torch.Tensor | int | float | complex | str | None):
             raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
+    if any(tensor.is_nested or tensor.is_quantized for tensor in inputs.tensors()):
+        raise UsageError(f"{model}: a nested or quantised tensor among the example inputs: give a padded or float one")
     if not inputs.tensors():
         raise UsageError(f"{model}: no tensor among the example inputs: expected at least one")
     if not any(tensor.numel() for tensor in inputs.tensors()):

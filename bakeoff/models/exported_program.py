@@ -20,6 +20,7 @@ from bakeoff.models.example_inputs import input_sets
 from bakeoff.models.lazily import pytree, torch
 from bakeoff.models.libraries import Facts, facts_of
 from bakeoff.models.seeding import seeded
+from bakeoff.models.unwrapping import with_modes
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, first_line
 
@@ -75,9 +76,7 @@ def describe(file: str) -> Facts:
 
 
 def _loaded(program: ExportedProgram, dimensions: Sizes, seed: int) -> LoadedModel:
-    module = program.module()
-    for name in ("train", "eval"):  # which an exported program refuses, because its graph has only one mode
-        vars(module).pop(name, None)
+    module = with_modes(program.module())
     sizes = {symbol: int(dimensions[name]) for symbol, (name, _) in _open_axes(program).items()}
     with seeded(seed):
         example = _example(program, sizes)

@@ -45,6 +45,15 @@ def without_wrappers(module: nn.Module) -> nn.Module:
     return _inner(module, {})
 
 
+def with_modes(module: nn.Module) -> nn.Module:
+    """Return the module with `train` and `eval`, which an exported program refuses: its graph has only one mode."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for name in ("train", "eval"):
+                vars(part).pop(name, None)
+    return module
+
+
 def form_by_types(module: nn.Module) -> tuple[str, ...]:
     """Return what is said of a module that was given with weights in other types than float32, or nothing."""
     types = {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}

@@ -122,9 +122,8 @@ MOVING = COPYING | {aten.flip, aten.roll, aten.index_select, aten.gather, aten.i
 
 def watched_call(module: Any, inputs: Inputs) -> Returned:
     begin_call()
-    inputs = inputs.in_own_containers()
     with ChoiceWatch() as watch:
-        outputs = returned_by_call(module(*inputs.args, **inputs.kwargs))
+        outputs = returned_by_call(inputs.call(module))
     outputs.choices = watch.of(outputs)
     return outputs
 

@@ -129,7 +129,7 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
                     self._sized_by_values[tensor] = True
             has_size = name in SIZE_READS and (name != "__get__" or isinstance(result, torch.Size))
             is_size = has_size and given[0] in self._sized_by_values
-            if (name in READS or is_size) and (frame := _models_frame(sys._getframe(1))):
+            if (name in READS or is_size) and (frame := _deciding_frame(sys._getframe(1))):
                 read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
                 read.values.append(str(result)[:SHOWN_CHARACTERS])
         return result
@@ -168,11 +168,10 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Return the lines that read values. A line that only checks them, or drops them, decides nothing."""
+        """Return the lines that read values, without those that only check them, or drop them."""
         return tuple(
             Decision(file=file, line=line, function=read.function, code=linecache.getline(file, line).strip())
             for (file, line), read in self._reads.items()
-            if not _decides_nothing(file, line)
         )
 
 
@@ -201,6 +200,7 @@ def _is_constant(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, bool | int | float | complex | str | torch.dtype)
 
 
+@lru_cache
 def _decides_nothing(file: str, line: int) -> bool:
     """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`."""
     statements = [node for node in _statements(file) if node.lineno <= line <= (node.end_lineno or node.lineno)]
@@ -264,6 +264,18 @@ def _models_frame(frame: FrameType | None) -> FrameType | None:
     ):
         frame = frame.f_back
     return frame
+
+
+def _deciding_frame(reader: FrameType) -> FrameType | None:
+    """Return the line of the model's own that reads a value here, unless it or a line of torch's below it only checks
+    the value, or drops it, as recurrent layers and distributions check their arguments."""
+    own = _models_frame(reader)
+    frame: FrameType | None = reader
+    while own and frame:
+        if _decides_nothing(frame.f_code.co_filename, frame.f_lineno):
+            return None
+        frame = frame.f_back if frame is not own else None
+    return own
 
 
 @dataclass(frozen=True)

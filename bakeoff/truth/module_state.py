@@ -10,6 +10,7 @@ import pickle
 import queue
 import random
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -60,7 +61,7 @@ _FOLLOWED_NEVER = (
     torch.device,
 )
 
-_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue)
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local)
 
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 

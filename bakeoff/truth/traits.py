@@ -245,9 +245,9 @@ def _answer_depends(stage: ReplayableModule, sets: Sequence[Inputs], first: Outp
 def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out lengths where what is in the list or dict is named, too."""
     whole = [name.removesuffix(LENGTH) for name in changed if name.endswith(LENGTH)]
-    return tuple(whole) + tuple(
-        name for name in changed if not name.endswith(LENGTH) and not any(name.startswith(f"{kept}[") for kept in whole)
-    )
+    others = (name for name in changed if not name.endswith(LENGTH))
+    parts = (name for name in others if not any(name.startswith(f"{kept}[") for kept in whole))
+    return tuple(dict.fromkeys((*whole, *parts)))  # what was None has its own name before it is a tuple
 
 
 def names_of_written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:

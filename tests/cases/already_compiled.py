@@ -22,3 +22,8 @@ def parallel(batch: int = 8):
 
 def scripted(batch: int = 8):
     return torch.jit.script(net()), torch.randn(batch, 64)
+
+
+def exported(batch: int = 8):
+    inputs = torch.randn(batch, 64)
+    return torch.export.export(net(), (inputs,)).module(), inputs

@@ -20,3 +20,12 @@ class Describes(nn.Module):
 
 def factory(batch: int = 8):
     return Describes(), ({"image": torch.randn(batch, 32)},)
+
+
+class TakesOut(Describes):
+    def forward(self, batch):
+        return self.linear(batch.pop("image"))
+
+
+def taking(batch: int = 8):
+    return TakesOut(), ({"image": torch.randn(batch, 32), "id": torch.arange(batch)},)

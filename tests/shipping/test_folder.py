@@ -260,13 +260,27 @@ def test_what_was_compiled_elsewhere_is_added_to_the_cache_and_replaces_nothing(
         (place / "ab" / "one.so").write_text(text)
     (folder / "ab" / "two.so").write_text("new")
     (folder / torch_programs.MADE_BY).write_text(torch_programs.maker())
-    before = torch_programs.compiled_so_far()
     assert torch_programs.bring_compiled(folder).startswith(f"torch {torch.__version__} in ")
     assert {file.name: file.read_text() for file in cache.glob("ab/*")} == {
         "one.so": "used by a process",
         "two.so": "new",
     }
-    assert torch_programs.compiled_so_far() != before
+
+
+def test_only_what_this_process_compiled_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    cache = tmp_path / "cache" / "ab"
+    cache.mkdir(parents=True)
+    (cache / "brought.main.so").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache.parent))
+    before = torch_programs.Compiled.now()
+    (cache / "of_another_process.so").touch()
+    monkeypatch.setitem(CppPythonBindingsCodeCache.cache, "brought", lambda: None)
+    assert not torch_programs.Compiled.now().is_more_than(before)
+    (cache / "ours.so").touch()
+    monkeypatch.setitem(CppPythonBindingsCodeCache.cache, "ours", lambda: None)
+    assert torch_programs.Compiled.now().is_more_than(before)
 
 
 @pytest.mark.slow

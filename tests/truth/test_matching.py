@@ -24,7 +24,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Accuracy, Cell
 from bakeoff.truth.accuracy import Outputs, check
-from bakeoff.truth.calls import thinned
+from bakeoff.truth.calls import are_alike, thinned
 from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.generating import Greedy, WithCaches, compare, generate, steps_in_place
 from bakeoff.truth.reference import Reference
@@ -132,6 +132,8 @@ def test_sparse_nested_and_quantised_outputs_become_dense() -> None:
     assert torch.equal(found[0], dense) and torch.equal(found[1], dense) and torch.equal(found[4], dense)
     assert found[2].tolist() == [1.0] * 4 + [0.0] * 6 and found[3].tolist() == [[2, 2], [3, 2]]
     assert not thinned((nn.Parameter(A),))[0].requires_grad
+    again = torch.nested.nested_tensor([torch.ones(2, 2), torch.zeros(3, 2)], layout=torch.jagged)
+    assert are_alike((nested,), (again,)) and not are_alike((nested,), (again + 1,))
 
 
 class Detector(nn.Module):

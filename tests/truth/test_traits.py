@@ -6,6 +6,7 @@ import itertools
 import os
 import queue
 import random
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -196,6 +197,11 @@ def counts(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * m.step
 
 
+def keeps_a_tuple(m: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden, m.before = (0 if m.before is None else m.before[0]), (m.linear(x),)
+    return m.linear(x + hidden)
+
+
 def keeps_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
     m.past = torch.maximum(m.past, x)
     return m.linear(m.past)
@@ -220,6 +226,7 @@ def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
     [
         (overwrites_a_buffer, {"past": nn.Buffer(torch.zeros(4, 8))}, "buffer past"),
         (replaces_an_attribute, {"before": None}, "attribute before"),
+        (keeps_a_tuple, {"before": None}, "attribute before"),
         (appends_to_a_cache, {"cache": {"keys": []}}, "attribute cache['keys']"),
         (counts, {"step": 0}, "attribute step"),
         (keeps_the_largest, {"past": torch.full((4, 8), -9.0)}, "attribute past"),
@@ -353,6 +360,14 @@ def counting_slot(x: torch.Tensor) -> torch.Tensor:
     return x * STEPS.taken
 
 
+OF_THREAD = threading.local()
+
+
+def counting_in_its_thread(x: torch.Tensor) -> torch.Tensor:
+    OF_THREAD.calls = getattr(OF_THREAD, "calls", 0) + 1
+    return x * OF_THREAD.calls
+
+
 def counting_closure() -> type[nn.Module]:
     calls = 0
 
@@ -376,6 +391,10 @@ def counting_closure() -> type[nn.Module]:
         (type("Default", (nn.Module,), {"forward": counting_default}), "variable default 0 of counting_default[0]"),
         (counting_closure(), "variable calls of forward"),
         (type("InSlots", (nn.Module,), {"forward": lambda self, x: counting_slot(x)}), "variable STEPS.taken"),
+        (
+            type("InThread", (nn.Module,), {"forward": lambda self, x: counting_in_its_thread(x)}),
+            "variable OF_THREAD.calls",
+        ),
     ],
 )
 def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
@@ -767,12 +786,13 @@ def test_values_that_are_only_checked_or_printed_decide_nothing() -> None:
         if x.max() > 1e30:
             raise ValueError("too large")
         m.seen.append(x.mean().item())
-        return m.linear(x)
+        lengths = (x[:, 0].long() % 2 + 1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, None].expand(-1, 2, -1), lengths, True, enforce_sorted=False)
+        return torch.distributions.Normal(m.gru(packed)[1], x.exp()).mean
 
-    model, sets = Model(forward, seen=[]).eval(), inputs()
+    model, sets = Model(forward, seen=[], gru=nn.GRU(8, 8)).eval(), inputs()
     with ReadingWatch(sets[0].tensors()) as watch:
         call(model, sets[0])
-    assert len(watch.values) == 3
     assert watch.decisions == ()
 
 

@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -83,7 +83,7 @@ def load_inductor(artifact: Artifact) -> Loaded:
     import torch._inductor.config
 
     brought = bring_compiled(artifact.path.parent / COMPILED)
-    before = compiled_so_far()
+    before = Compiled.now()
     settings = artifact.settings
     with warnings.catch_warnings():  # torch.export reads weights into memory that it does not write to
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
@@ -100,7 +100,7 @@ def load_inductor(artifact: Artifact) -> Loaded:
     with getattr(torch, settings["calling"])(), torch._inductor.config.patch(options):
         for _ in range(WARMING_CALLS):
             compiled(*example)
-        if brought and compiled_so_far() != before:
+        if brought and Compiled.now().is_more_than(before):
             text = f"{artifact.path.name} was compiled anew: what came with it, of {brought}, does not fit {maker()}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         for buffer, value in buffers:  # what the model keeps from call to call begins anew
@@ -129,12 +129,30 @@ def _copy_new(source: str, target: str) -> None:
         os.replace(partial, target)
 
 
-def compiled_so_far() -> tuple[int, int]:
-    """Return how many graphs this process has compiled, and how many libraries of C++ Inductor's cache has."""
-    from torch._dynamo.utils import counters
-    from torch._inductor.codecache import cache_dir  # type: ignore[attr-defined]  # it is imported there
+class Compiled(NamedTuple):
+    """What this process has compiled: other processes, which compile meanwhile, share Inductor's cache with it."""
 
-    return counters["inductor"]["fxgraph_cache_miss"], sum(1 for _ in Path(cache_dir()).glob("*/*.so"))
+    graphs: int
+    """How many graphs Inductor's cache did not have."""
+    loaded: frozenset[str]
+    """Keys of the libraries of C++ that are loaded."""
+    kept: frozenset[str]
+    """Keys of the libraries of C++ that Inductor's cache has."""
+
+    @classmethod
+    def now(cls) -> Compiled:
+        from torch._dynamo.utils import counters
+        from torch._inductor import codecache
+
+        caches = {one for one in vars(codecache).values() if isinstance(one, type) and hasattr(one, "load_async")}
+        loaded = frozenset(str(key) for one in caches for key in getattr(one, "cache", ()))
+        files = Path(codecache.cache_dir()).glob("*/*.so")  # type: ignore[attr-defined]  # it is imported there
+        return cls(
+            counters["inductor"]["fxgraph_cache_miss"], loaded, frozenset(file.name.partition(".")[0] for file in files)
+        )
+
+    def is_more_than(self, before: Compiled) -> bool:
+        return self.graphs != before.graphs or bool(self.loaded - before.loaded - before.kept)
 
 
 def maker() -> str:

@@ -16,7 +16,7 @@ from torch.utils import flop_counter
 from torch.utils.flop_counter import FlopCounterMode
 
 from bakeoff.backends import fast_path
-from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.calling import returned_by_call
 from bakeoff.backends.plain_dispatch import OperatorWatch, keep_compiler_out
 from bakeoff.backends.torch_profiling import around_modules
 from bakeoff.backends.training import Training
@@ -45,9 +45,8 @@ LOOKUPS = ("embedding", "index_select", "index", "gather")
 def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
     """Make one eager call and return its work: operations of products, convolutions and attention, and bytes of used
     weights, inputs and outputs, each counted once. Raises what the call raises."""
-    own = inputs.in_own_containers()
     with _counting(module, precision) as so_far:
-        outputs = _train(training, inputs) if training else flatten_outputs(module(*own.args, **own.kwargs))
+        outputs = _train(training, inputs) if training else returned_by_call(inputs.call(module))
     return _work(so_far() + _Counts(moved=sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))))
 
 
@@ -71,7 +70,7 @@ def count_modules(module: nn.Module, inputs: Inputs, precision: Precision) -> di
         _counting(module, precision) as so_far,
         around_modules(module, lambda path: entered.append((path, so_far())), leave),
     ):
-        module(*inputs.args, **inputs.kwargs)
+        inputs.call(module)
     return {path: _work(each) for path, each in counts.items()}
 
 

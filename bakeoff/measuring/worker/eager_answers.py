@@ -106,7 +106,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     shown = calibration or cell_model.shown_to_builds(sets, cell)
 
     def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
-        return flatten_outputs(module(*inputs.args, **inputs.kwargs))
+        return flatten_outputs(inputs.call(module))
 
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown)), noting_reads() as read:
         if cell.task == INFERENCE:

@@ -183,7 +183,7 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
 
         def call(inputs: Inputs) -> Sequence[torch.Tensor]:
             judged.update(rows_of(inputs) if calibrating else ())
-            outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
+            outputs = flatten_outputs(inputs.call(module))
             clock.synchronise()
             return outputs
 

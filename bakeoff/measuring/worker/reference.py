@@ -57,10 +57,12 @@ def compute(
     subject = Subject(job.cell, cwd, workspace, connection, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
-    except Exception:
+    except Exception as error:
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
         if (other := that_answers(subject)) is None:
+            for form in subject.load().forms:  # such as weights in float64, which the cell casts, and the code does not
+                error.add_note(f"the model {form}")
             subject.announce("call")
             raise
     return _compute(job, other)
