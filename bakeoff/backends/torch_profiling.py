@@ -257,12 +257,12 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
                 taken_us[path][child.name, kind_of(child.name)].append(child.lasted_us)
     shares: dict[str, dict[tuple[str, Kind], tuple[float, float]]] = {}
     for path, whole_us in own_us.items():
-        taken = {
+        of_path = {
             key: (min(1.0, sum(times) / max(whole_us, 1e-9)), len(times) / len(calls))
             for key, times in taken_us[path].items()
         }
-        rest = max(0.0, 1.0 - sum(share for share, _ in taken.values()))
-        shares[path] = {**taken, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
+        rest = max(0.0, 1.0 - sum(share for share, _ in of_path.values()))
+        shares[path] = {**of_path, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
     return shares
 
 

@@ -171,21 +171,21 @@ def _measured(
     """Measure what is asked for. The bursts have begun on `core`, and calls took `usual_ms` in them."""
     clock, blocks, announce = worker.clock, order.throughput_blocks, worker.phases.announce
     counter = energy.counter_for(worker.cell.device) if order.with_energy else None
-    taken: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if order.with_device_time:
         announce("device time")
-        taken["device_time"] = sampling.device_time(compiled, sets, clock)
-        taken["stages"] = sampling.stages(compiled, sets, clock)
+        measured["device_time"] = sampling.device_time(compiled, sets, clock)
+        measured["stages"] = sampling.stages(compiled, sets, clock)
     if blocks:
         announce("throughput")
-        taken["throughput"] = sampling.throughput(compiled, sets, clock, core, usual_ms, blocks)
+        measured["throughput"] = sampling.throughput(compiled, sets, clock, core, usual_ms, blocks)
     if counter:
         announce("energy")
-        taken["energy"] = energy.measure(compiled, sets, clock, counter)
+        measured["energy"] = energy.measure(compiled, sets, clock, counter)
     if worker.around and order.with_around:
         announce("before and after the model")
-        taken["around"] = worker.around.measure(clock)
-    return messages.FurtherMeasured(**taken)
+        measured["around"] = worker.around.measure(clock)
+    return messages.FurtherMeasured(**measured)
 
 
 class ColdCalls(Wrapped):
