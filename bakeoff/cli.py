@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import shlex
 import signal
@@ -765,6 +767,10 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
     By default the arguments are those of the process. A time budget counts from `begun_s`, of the monotonic clock.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns, after the answer, that its folder is read-only
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not in UTF-8 shows `?`, and loses no answer
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         return int(app(arguments, prog_name="bakeoff", standalone_mode=False, obj=begun_s) or 0)
@@ -789,17 +795,13 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
 
 def _what_is_kept(error: OSError) -> str:
     """Say what to do after the system has refused something in a run, which the file of the error names."""
-    from bakeoff.records.store import Store
+    from bakeoff.records.store import Store, what_is_kept_in
 
     around = next((folder for folder in Path(str(error.filename or "")).parents if Store.is_run(folder)), None)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if error.filename and not (around or is_full):
         return ""  # it is not of a run
-    folder, first = shlex.quote(str(around or "RUN")), "make room first; " if is_full else ""
-    return (
-        f"; {first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "
-        "goes on"
-    )
+    return f"; {'make room first; ' if is_full else ''}{what_is_kept_in(around or 'RUN')}"
 
 
 def _complain(text: str, exit_status: int, as_json: bool) -> int:

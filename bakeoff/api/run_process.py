@@ -3,6 +3,7 @@
 The program reads events in the thread that called.
 """
 
+import logging
 import os
 import shutil
 import signal
@@ -121,6 +122,7 @@ class WholeRelay(Relay):
 
 def main() -> None:
     """Carry out one run for the program that started this process."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # as the command line does
     connection, send = starter()
     try:
         connection.send(_carry_out(connection.recv(), send))

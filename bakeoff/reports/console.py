@@ -59,18 +59,19 @@ def write_and_print(
         record if (folder / record.artifact).exists() else writer.without_artifact(record) for record in report.records
     ]
     judgement = judge(report.model_copy(update={"records": kept}))
-    if is_kept:
-        # the numbers are on disk before anything is said
-        report_file.write_json(sentences.with_verdicts(judgement), folder)
-    write_for_ci(judgement, junit, summary)
-    try:
-        if quiet:
-            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
-                say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
-    finally:  # `| head` may close the pipe before all is printed
+    with contextlib.ExitStack() as written:
         if is_kept:
-            writer.render(judgement, folder)
+            written.callback(writer.render, judgement, folder)  # `| head` may close the pipe before all is printed
+        try:
+            if is_kept:
+                # the numbers are on disk before anything is said
+                report_file.write_json(sentences.with_verdicts(judgement), folder)
+            write_for_ci(judgement, junit, summary)
+        finally:  # a disk that is full, or may only be read, does not take the answer
+            if quiet:
+                for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
+                    say(reason, console)
+            (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
     return judgement
 
 

@@ -34,6 +34,7 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.models import live_model
 from bakeoff.models.base import LIVE_MODEL, LoadedModel, Pipeline
 from bakeoff.models.live_model import About
+from bakeoff.models.unwrapping import completed
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -539,6 +540,23 @@ def test_compiled_module_comes_without_its_compiler(taken: Take) -> None:
     loaded = taken(torch.compile(nn.Sequential(torch.compile(nn.Linear(8, 8)))), torch.randn(1, 8))
     assert type(loaded.module) is nn.Sequential and type(loaded.module[0]) is nn.Linear
     assert loaded.unwrapped == ("torch.compile",)
+
+
+def test_what_the_user_kept_from_compilers_stays_so(taken: Take) -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = torch.compiler.disable(nn.Linear(8, 8))
+
+        @torch.compiler.disable
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(x)
+
+    inputs, module = torch.randn(1, 8), Kept()
+    loaded = taken(module, inputs)
+    assert completed(loaded, 0).unwrapped == loaded.unwrapped == ()
+    assert torch.equal(loaded.module(inputs), module(inputs))
+    assert type(loaded.module).forward._torchdynamo_disable and type(loaded.module.part) is not nn.Linear
 
 
 def test_scripted_part_comes_along(taken: Take) -> None:

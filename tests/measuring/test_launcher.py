@@ -436,6 +436,13 @@ def test_a_server_that_does_not_start_is_reported_with_its_status() -> None:
         server.await_serving()
 
 
+def test_a_server_that_was_killed_is_reported_with_the_signal() -> None:
+    with ForkLauncher(QUICK) as server:
+        os.kill(server.pid, 9)
+        with pytest.raises(BakeoffError, match=r"killed by signal 9 \(SIGKILL\)$"):
+            server.await_serving()
+
+
 def test_a_server_that_died_before_it_was_asked_to_preload_is_reported_as_one_that_ended() -> None:
     with Launchers("forkserver", lambda _: ForkLauncher(QUICK)) as launchers:
         assert isinstance(launchers.first, ForkLauncher)

@@ -119,6 +119,25 @@ def test_a_run_is_shown_as_before_while_it_goes_on() -> None:
     same_as_golden("live.txt", "\n".join(lines))
 
 
+def test_a_narrow_terminal_shows_which_backend_does_what() -> None:
+    console, file = terminal(width=50)
+    names, sizes = ("eager", "onnx"), ({"batch": 1}, {"batch": 64})
+    cells = [cell(name, model="my_network.py:factory", dimensions=each) for each in sizes for name in names]
+    with LiveTable(console) as table:
+        table.planned(cells)
+        table.time_left(60, 90)
+        table.ended(failed(cells[0], Status.ERROR, "RuntimeError: your weights are not beside the file"))
+        table.ended(ok(cells[1], constant([1.02] * 6)))
+    assert [line.split()[:3] for line in last_picture(file)[:4]] == [
+        ["batch=1", "eager", "error"],
+        ["batch=1", "onnx", "ok"],
+        ["batch=64", "eager", "waiting"],
+        ["batch=64", "onnx", "waiting"],
+    ]
+    assert "1.020 ms" in last_picture(file)[1]
+    assert not last_picture(file)[-1].endswith("left")
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_quiet_says_nothing(is_terminal: bool) -> None:
     console, file = terminal() if is_terminal else plain()

@@ -94,6 +94,8 @@ NOTES.generator = torch.Generator().manual_seed(1)  # type: ignore[attr-defined]
         lambda m, x: m.linear(x) + torch.randn_like(x),
         lambda m, x: m.linear(x) * random.random(),
         lambda m, x: m.linear(x) * np.random.rand(),
+        lambda m, x: m.linear(x) if random.random() > 0.1 else x,
+        lambda m, x: m.linear(x) if torch.rand(1) > 0.5 else x,
     ],
 )
 def test_a_random_model_repeats_with_the_seed(forward: Forward) -> None:

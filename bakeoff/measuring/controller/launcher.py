@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -392,6 +393,8 @@ class ForkLauncher(Launcher):
 
     def _how_it_ended(self) -> str:
         status = self._started.process.wait()
+        if status < 0:
+            return f"the fork server was killed by signal {-status} ({signal.Signals(-status).name})"
         return f"the fork server ended (status {status}): its last words are above; try --start-method spawn"
 
     def begin_close(self) -> None:

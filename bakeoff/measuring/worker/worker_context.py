@@ -275,7 +275,7 @@ def _cause_of(error: BaseException, text: str) -> str:
     if error.__cause__ is None:
         return ""
     cause = first_cause(error)
-    said = first_line(cause)
+    said = without_full_stop(first_line(cause))
     return "" if said in text else f", because of {type(cause).__name__}: {said}"
 
 
