@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import shlex
 import signal
@@ -28,6 +30,7 @@ from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
+from bakeoff.records.report_file import folder_of
 from bakeoff.reports.console import (
     AsJson,
     answered,
@@ -39,8 +42,8 @@ from bakeoff.reports.console import (
     search_progress,
     stderr,
     steps,
-    tell,
     write,
+    write_and_print,
     write_for_ci,
     written_to_the_end,
 )
@@ -252,7 +255,7 @@ def _run_parts(
     for note in result.report.notes:
         say(note, console)
     with written_to_the_end():
-        tell(result.report, result.folder, quiet, console)
+        write_and_print(result.report, result.folder, quiet, console)
     return result
 
 
@@ -316,16 +319,16 @@ def report(
     if out:
         with written_to_the_end():
             whole = writer.join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
-            tell(whole, out, junit=junit, summary=summary)
+            write_and_print(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     is_kept = keep or (calls is None and require is None)
     with written_to_the_end():
         for path in paths:
-            folder = path if path.is_dir() else path.parent
+            folder = folder_of(path)
             asked = judged_anew(report_at(path), calls, require, accept)
-            judgement = tell(asked, folder, False, console_for(as_json), junit, summary, is_kept)
+            judgement = write_and_print(asked, folder, False, console_for(as_json), junit, summary, is_kept)
             status = 1 if require and not judgement.meets_requirements else 0
             reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
@@ -556,10 +559,10 @@ def examine_machine(
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
     from bakeoff.doctor import examine
-    from bakeoff.doctor.diagnosis_text import blocks_of
+    from bakeoff.doctor.diagnosis import blocks_of
 
-    with steps() as tell_step:
-        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
+    with steps() as say_step:
+        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), say_step)
     return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_blocks(blocks_of(diagnosis)))
 
 
@@ -604,8 +607,8 @@ def export_artifact(
     if format not in list(export.Format):
         raise unknown("format", format, export.Format)
     kind = export.Format(format)
-    with steps() as tell_step:
-        record, start = export.export(run, label, out, kind, tell_step=tell_step)
+    with steps() as say_step:
+        record, start = export.export(run, label, out, kind, say_step=say_step)
     answer = command_answers.ExportAnswer(
         cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
     )
@@ -634,16 +637,16 @@ def measure_starts(
     Exit status 1 if nothing was started that meets the requirements.
     """
     from bakeoff.reports import start_report as shown
-    from bakeoff.reports import starts_file
+    from bakeoff.reports import writer
     from bakeoff.shipping.start_runs import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
-    with steps() as tell_step:
-        measured = measure_run(run, labels or (), starts, cold, tell_step)
-    judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
+    with steps() as say_step:
+        measured = measure_run(run, labels or (), starts, cold, say_step)
+    judged, files = writer.write_starts(measured, require, out or folder_of(run) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
-    print_blocks(starts_file.blocks_of(judged, measured))
+    print_blocks(writer.starts_blocks(judged, measured))
     say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 
@@ -692,8 +695,8 @@ def explain_run(
     from bakeoff.why.explanation_text import explanation_to_page
     from bakeoff.why.suggestions import try_suggestions
 
-    with steps() as tell_step:
-        cells = profile_run(run, label, against, tell_step)
+    with steps() as say_step:
+        cells = profile_run(run, label, against, say_step)
     profiles = [cell.profile for cell in cells]
     explanation = explain(cells, depth)
     blocks = shown.blocks_of(explanation, cells)
@@ -736,19 +739,18 @@ def blame_cell(
     if keep_fp32:
         if script:
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
-        with search_progress() as tell_progress:
-            kept = controller.kept_modules(run, label, tolerance, tell_progress)
+        with search_progress() as say_progress:
+            kept = controller.kept_modules(run, label, tolerance, say_progress)
         write(out, lambda: markdown.render(shown.blocks_of_kept(kept)))
         return answered(kept, 0 if kept.holds else 1, as_json, lambda: print_blocks(shown.blocks_of_kept(kept)))
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
-    with search_progress() as tell_progress:
-        blame, record = controller.blame_cell(run, label, tell_progress)
+    with search_progress() as say_progress:
+        blame, record = controller.blame_cell(run, label, say_progress)
     if script and blame.script:
         failing_script.write_script(blame.script.text, script)
     if drawn := shown.figure(blame):
-        folder = run if run.is_dir() else run.parent
-        path = folder / "figures" / f"blame-{record.cell.id}.svg"
+        path = folder_of(run) / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
         blame = blame.model_copy(update={"figure": str(path)})
     blocks = shown.blocks_of(blame, out.parent if out else run, script)
@@ -765,6 +767,10 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
     By default the arguments are those of the process. A time budget counts from `begun_s`, of the monotonic clock.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns, after the answer, that its folder is read-only
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not in UTF-8 shows `?`, and loses no answer
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         return int(app(arguments, prog_name="bakeoff", standalone_mode=False, obj=begun_s) or 0)
@@ -789,17 +795,13 @@ def main(arguments: list[str] | None = None, begun_s: float | None = None) -> in
 
 def _what_is_kept(error: OSError) -> str:
     """Say what to do after the system has refused something in a run, which the file of the error names."""
-    from bakeoff.records.store import Store
+    from bakeoff.records.store import Store, what_is_kept_in
 
     around = next((folder for folder in Path(str(error.filename or "")).parents if Store.is_run(folder)), None)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if error.filename and not (around or is_full):
         return ""  # it is not of a run
-    folder, first = shlex.quote(str(around or "RUN")), "make room first; " if is_full else ""
-    return (
-        f"; {first}what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` "
-        "goes on"
-    )
+    return f"; {'make room first; ' if is_full else ''}{what_is_kept_in(around or 'RUN')}"
 
 
 def _complain(text: str, exit_status: int, as_json: bool) -> int:

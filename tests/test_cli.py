@@ -30,7 +30,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records import report_file
 from bakeoff.records.doubts import Accepted
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from bakeoff.records.store import Store
@@ -160,7 +160,7 @@ def test_the_help_names_what_can_be_required(
     assert status == 0 and quantities.keys() <= set(re.findall(r"\w+", out))
 
 
-def test_the_help_of_soak_tells_the_length_that_is_used(command_line: CommandLine) -> None:
+def test_the_help_of_soak_names_the_length_that_is_used(command_line: CommandLine) -> None:
     _, out, _ = command_line("run", "--help")
     (told,) = re.findall(r"--soak .*?\[(\d+), of the two best", " ".join(out.split()))
     plan = LoadPlan.of(Traffic.parse("offline"), None, None, min_time_s=1.5)
@@ -253,7 +253,7 @@ def test_the_times_that_are_shown_count_from_the_command(
     assert "begun at 100.0" in capsys.readouterr().err
 
 
-def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:
+def test_what_a_budget_did_not_reach_is_reported_and_resume_measures_it(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null/double", "--out", "run", "--json")
     status, out, err = command_line(*asked, "--budget", "0.1s")
     answer = json.loads(out)
@@ -561,6 +561,17 @@ def test_what_the_system_refuses_is_a_sentence(
     assert err.endswith(kept.format(f"'{folder}'"))
 
 
+def test_an_error_of_a_run_that_has_begun_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise BakeoffError("the fork server was killed")
+
+    monkeypatch.setattr(runs, "measure", killed)
+    status, _, err = command_line(*TINY, "--backends", "null", "--out", "run")
+    assert status == 1 and "was killed; what a run has measured is kept: `bakeoff report run`" in err
+
+
 def test_an_interrupted_run_reports_what_it_has_leaves_nothing_running_and_is_resumed(
     blocking: tuple[str, ...], tmp_path: Path, command_line: CommandLine
 ) -> None:
@@ -583,6 +594,8 @@ def test_an_interrupted_run_reports_what_it_has_leaves_nothing_running_and_is_re
     assert processes_by_batch(report)[2] == [1, 1]
     assert set(statuses(report).values()) == {"ok"}
     assert (tmp_path / "run" / "report.md").exists()
+    with Store.open(tmp_path / "run").measured_here():
+        assert "another process measures this run" in complaint(command_line("resume", "run"))
     resumed(command_line, tmp_path)
 
 
@@ -649,6 +662,37 @@ def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
     assert report_file.read(folder).verdicts == before.verdicts
 
 
+def test_a_folder_that_cannot_be_written_does_not_take_the_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert call(folder) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("conv  → onnx") and "Read-only file system" in said.err
+
+
+def test_a_terminal_that_is_not_in_utf8_loses_no_answer(folder: Path) -> None:
+    asked = [sys.executable, ROOT / "runner.py", "report", str(folder)]
+    in_ascii = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    told = subprocess.run(asked, env=in_ascii, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1].startswith("conv  ? onnx") and told.stderr == ""
+
+
+def test_a_home_that_cannot_be_written_is_no_remark_after_the_answer(folder: Path) -> None:
+    homeless = {
+        "HOME": "/proc/none",
+        "MPLCONFIGDIR": "",
+        "XDG_CONFIG_HOME": "/proc/none",
+        "XDG_CACHE_HOME": "/proc/none",
+    }
+    asked = [sys.executable, ROOT / "runner.py", "report", str(folder)]
+    told = subprocess.run(asked, env={**os.environ, **homeless}, capture_output=True, text=True, check=True)
+    assert told.stderr == "" and "conv  → onnx" in told.stdout
+
+
 def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -686,7 +730,7 @@ def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     assert (folder / "report.md").exists() and (folder / "report.html").exists()
 
 
-def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_are_reported_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "--keep", "--calls", 100_000) == 0
     said = " ".join(capsys.readouterr().out.split())
     answer = re.search(r"→ onnx (\S+) s for 100,000 calls (1\.8\dx) eager", said)

@@ -36,9 +36,9 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
-from bakeoff.records.store import Store
+from bakeoff.records.store import Store, what_is_kept_in
 from bakeoff.records.text import counted, first, listed
-from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
+from bakeoff.reports.console import console_for, print_json, say, stderr, write_and_print, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -69,11 +69,12 @@ def run(
     begun_s = time.monotonic() if begun_s is None else begun_s
     budget_ends_s = end_of_budget(begun_s, request.budget.seconds if request.budget else None)
     store: Store | None = None
-    with _reserved(folder):
+    with _reserved(folder), contextlib.ExitStack() as held:
         request, left_out = resolved(request, prepare=True)
         try:
             with _prepared(request, budget_ends_s) as prepared:
                 store = _begun(prepared, folder, command, progress, left_out)
+                held.enter_context(_measuring_in(store))
                 prepared.measure(store, progress)
             _add_starts(prepared.request, store, progress, budget_ends_s)
         except KeyboardInterrupt:
@@ -81,6 +82,18 @@ def run(
                 raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
         with written_to_the_end():
             return report_of(store), store
+
+
+@contextlib.contextmanager
+def _measuring_in(store: Store) -> Iterator[None]:
+    """Hold the run, and add to an error inside of the block what to do with what was measured."""
+    with store.measured_here():
+        try:
+            yield
+        except UsageError:
+            raise
+        except BakeoffError as error:
+            raise BakeoffError(f"{error}; {what_is_kept_in(store.root)}") from error
 
 
 @contextlib.contextmanager
@@ -187,7 +200,8 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     require_same_model(store)
     store.forget_left()
 
-    with contextlib.suppress(KeyboardInterrupt):  # wherever it comes, what was measured is reported
+    # wherever an interruption comes, what was measured is reported
+    with _measuring_in(store), contextlib.suppress(KeyboardInterrupt):
         with _prepared(request, own_variables=store.own_variables()) as prepared:
             _go_on_in(prepared, store)
             prepared.measure(store, progress)
@@ -384,7 +398,7 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
     raises a KeyboardInterrupt which names the command that writes the rest."""
     with written_to_the_end():
         try:
-            judgement = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+            judgement = write_and_print(report, store.root, quiet, console_for(as_json), junit, summary)
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None

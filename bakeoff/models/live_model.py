@@ -33,7 +33,7 @@ from bakeoff.models.importing import spec_of
 from bakeoff.models.lazily import torch
 from bakeoff.models.seeding import seeded
 from bakeoff.models.source_code import dimension_of
-from bakeoff.models.unwrapping import held_by_wrapper, require_weights, without_wrappers
+from bakeoff.models.unwrapping import held_by_wrapper, kept_from_compilers, require_weights, without_wrappers
 from bakeoff.records.errors import UsageError, first_line, os_reason
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import LIVE
@@ -268,6 +268,8 @@ class _Pickling:
 
     def reduced(self, value: Any) -> tuple[Any, tuple[Any, ...]] | None:
         """Return how a value travels that pickle would get wrong, or None. Raise TypeError for one that cannot."""
+        if (original := kept_from_compilers(value)) is not None:
+            return torch.compiler.disable, (original, getattr(value, "_torchdynamo_disable_recursive", True))
         if (held := held_by_wrapper(value)) is not None:
             self.taken[held[0]] = None
             return _as_it_is, (held[1],)

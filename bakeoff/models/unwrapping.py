@@ -155,6 +155,8 @@ def _may_make_layers(kind: type[nn.Module]) -> bool:
 def held_by_wrapper(value: Any) -> tuple[str, Any] | None:
     """Return what a compiler or a parallel wrapper is called and what it holds, or None for anything else."""
     kind = type(value)
+    if kept_from_compilers(value) is not None:
+        return None
     if kind.__name__ == "OptimizedModule" and hasattr(value, "_orig_mod"):
         return "torch.compile", value._orig_mod
     if kind.__name__ in PARALLEL and kind.__module__.startswith("torch."):
@@ -162,6 +164,14 @@ def held_by_wrapper(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, FunctionType) and (original := _uncompiled(value)):
         return "torch.compile", original
     return None
+
+
+def kept_from_compilers(value: Any) -> Any:
+    """Return the function or module of which `torch.compiler.disable` made this value, or None for anything else."""
+    if type(value).__name__ == "OptimizedModule":
+        return value._orig_mod if type(value.dynamo_ctx).__name__ == "DisableContext" else None
+    is_kept = isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_disable")
+    return value._torchdynamo_orig_callable if is_kept else None
 
 
 def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
@@ -187,7 +197,8 @@ def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
 
 
 def _uncompiled(value: Any) -> Any:
-    return getattr(value, "_torchdynamo_orig_callable", None) if callable(value) else None
+    is_compiled = callable(value) and kept_from_compilers(value) is None
+    return getattr(value, "_torchdynamo_orig_callable", None) if is_compiled else None
 
 
 def _has_quantised_weights(part: nn.Module) -> bool:

@@ -19,9 +19,10 @@ def write_atomically(path: Path, text: str) -> Path:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that may only be read says so again
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk is told without the name of a file
+            error.filename = str(path)  # a full disk is reported without the name of a file
         raise
     return path
 
@@ -31,13 +32,20 @@ def locked(path: Path) -> IO[bytes] | None:
     process holds it, or on a platform without such locks. Raise OSError where it cannot be made."""
     if sys.platform == "win32":
         return None
-    import fcntl
-
     lock = path.open("ab")
     with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_at_once(lock)
         # another process may have removed the file meanwhile
         if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
             return lock
     lock.close()
     return None
+
+
+def lock_at_once(file: IO[bytes]) -> None:
+    """Lock an open file until it is closed. Raise BlockingIOError where another process holds it, and another OSError
+    where its file system has no locks."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

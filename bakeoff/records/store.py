@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.atomic_file import lock_at_once, write_atomically
 from bakeoff.records.device import Device
-from bakeoff.records.errors import UsageError, os_reason
+from bakeoff.records.errors import BakeoffError, UsageError, os_reason
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import (
@@ -114,6 +114,12 @@ class ContestSoFar(Frozen):
     records: list[Record]
 
 
+def what_is_kept_in(run: object) -> str:
+    """Return what to do with a run, or one that is not known here (`RUN`), that an error has ended."""
+    folder = shlex.quote(str(run))
+    return f"what a run has measured is kept: `bakeoff report {folder}` ranks it, and `bakeoff resume {folder}` goes on"
+
+
 class Store:
     """The folder of one run. Everything in it except the report is written while the run goes on."""
 
@@ -175,6 +181,17 @@ class Store:
         store.request()
         return store
 
+    @contextlib.contextmanager
+    def measured_here(self) -> Iterator[None]:
+        """Hold the run inside of the block. Raise UsageError where another process measures it."""
+        with (self.root / "plan.json").open("ab") as plan:
+            with contextlib.suppress(OSError):  # the file system has no locks
+                try:
+                    lock_at_once(plan)
+                except BlockingIOError:
+                    raise UsageError(f"{self.root}: another process measures this run: let it end first") from None
+            yield
+
     def request(self) -> dict[str, Any]:
         """Return the request as JSON values. Raises UsageError if the folder holds no readable run."""
         plan = self._read_plan()
@@ -218,9 +235,11 @@ class Store:
         ended = {cell.record.cell.id: len(cell.record.processes) for one in self.all_unfinished() for cell in one.cells}
         return any(
             len(record.processes) > ended.get(record.cell.id, 0) and not self.has(record.cell.id)
-            for path in self.root.glob("so_far/*.json")
-            for record in ContestSoFar.model_validate_json(path.read_bytes()).records
+            for record in self._all_so_far()
         )
+
+    def _all_so_far(self) -> list[Record]:
+        return [record for kept in _read_all(self.root / "so_far", ContestSoFar) for record in kept.records]
 
     def cells_with_numbers(self, contest_id: str) -> int:
         """Return how many cells have numbers in what `keep_so_far` has written last."""
@@ -232,9 +251,7 @@ class Store:
         return _read(self._file("unfinished", contest_id), UnfinishedContest)
 
     def all_unfinished(self) -> list[UnfinishedContest]:
-        return [
-            UnfinishedContest.model_validate_json(path.read_bytes()) for path in self.root.glob("unfinished/*.json")
-        ]
+        return _read_all(self.root / "unfinished", UnfinishedContest)
 
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         self._file("unfinished", contest_id).unlink(missing_ok=True)
@@ -261,7 +278,7 @@ class Store:
     def build_in(folder: Path) -> FirstBuild | None:
         """Return what was kept of the build in this folder, unless it was moved here or another version kept it."""
         try:
-            build = FirstBuild.model_validate_json((folder / BUILD_FILE).read_text())
+            build = FirstBuild.model_validate_json((folder / BUILD_FILE).read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
         return build if build.folder == str(folder) else None
@@ -270,12 +287,11 @@ class Store:
         """Return the records so far of these cells, or of all of them in the order planned. A cell that has not ended
         has the record that was kept last."""
         records = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
-        for path in self.root.glob("so_far/*.json"):
-            records |= {record.cell.id: record for record in ContestSoFar.model_validate_json(path.read_text()).records}
+        records |= {record.cell.id: record for record in self._all_so_far()}
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
-            if self.has(cell_id):
-                records[cell_id] = Record.model_validate_json(self._file("cells", cell_id).read_text())
+            if ended := _read(self._file("cells", cell_id), Record):
+                records[cell_id] = ended
         return [records[cell_id] for cell_id in wanted if cell_id in records]
 
     def has(self, cell_id: str) -> bool:
@@ -411,14 +427,25 @@ class Store:
     def _read_plan(self) -> dict[str, Any]:
         path = self.root / "plan.json"
         try:
-            plan: dict[str, Any] = json.loads(path.read_text())
+            plan: dict[str, Any] = json.loads(path.read_bytes())
         except (OSError, ValueError):
             raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
         return plan
 
 
 def _read(path: Path, kind: type[Kept]) -> Kept | None:
-    return kind.model_validate_json(path.read_bytes()) if path.exists() else None
+    """Return what a file holds, or None if there is no file. Raise BakeoffError for one that is damaged."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise BakeoffError(f"{path} is damaged ({why}): remove it, and `bakeoff resume` measures it again") from None
+
+
+def _read_all(folder: Path, kind: type[Kept]) -> list[Kept]:
+    return [kept for path in folder.glob("*.json") if (kept := _read(path, kind))]
 
 
 def file_digest(path: Path) -> str:

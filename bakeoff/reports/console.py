@@ -39,7 +39,7 @@ def console_for(as_json: bool) -> Console:
     return stderr if as_json else stdout
 
 
-def tell(
+def write_and_print(
     report: Report,
     folder: Path,
     quiet: bool = False,
@@ -59,18 +59,19 @@ def tell(
         record if (folder / record.artifact).exists() else writer.without_artifact(record) for record in report.records
     ]
     judgement = judge(report.model_copy(update={"records": kept}))
-    if is_kept:
-        # the numbers are on disk before anything is said
-        report_file.write_json(sentences.with_verdicts(judgement), folder)
-    write_for_ci(judgement, junit, summary)
-    try:
-        if quiet:
-            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
-                say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
-    finally:  # `| head` may close the pipe before all is printed
+    with contextlib.ExitStack() as written:
         if is_kept:
-            writer.render(judgement, folder)
+            written.callback(writer.render, judgement, folder)  # `| head` may close the pipe before all is printed
+        try:
+            if is_kept:
+                # the numbers are on disk before anything is said
+                report_file.write_json(sentences.with_verdicts(judgement), folder)
+            write_for_ci(judgement, junit, summary)
+        finally:  # a disk that is full, or may only be read, does not take the answer
+            if quiet:
+                for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
+                    say(reason, console)
+            (print_answers if quiet else print_report)(judgement, console, str(folder), is_kept)
     return judgement
 
 
@@ -134,7 +135,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
     again, which names the smallest part so far."""
     lines: list[str] = []
 
-    def tell_progress(text: str) -> None:
+    def say_progress(text: str) -> None:
         status.update(Text(text))
         if ": build " in text or ": script " in text or ": keep " in text:
             lines.append(text)
@@ -142,7 +143,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
 
     try:
         with stderr.status("") as status:
-            yield tell_progress
+            yield say_progress
     except KeyboardInterrupt:
         if lines:
             say(f"Interrupted during {lines[-1]}", stderr)

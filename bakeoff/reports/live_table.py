@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Self
 
@@ -56,7 +56,7 @@ class LiveTable:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._quiet:
+        if self._can_redraw and not self._quiet:
             # no thread refreshes it, since a busy parent disturbs the process that is measured
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
@@ -64,6 +64,7 @@ class LiveTable:
 
     def __exit__(self, *_: object) -> None:
         if self._live:
+            self._ends_s = None  # nothing is left, and this picture stays on the screen
             self._live.update(self._picture(), refresh=True)
             self._live.stop()
             self._live = None
@@ -110,7 +111,11 @@ class LiveTable:
         if absent := [label for label, is_named in self._absent.items() if not is_named]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
-        self._say(sentences.outcome(judge_contest(records, self._requirements, self._calls)))
+        contest = judge_contest(records, self._requirements, self._calls)
+        for cell in contest.cells:
+            if cell.record.latency:  # as the tables below will say it
+                self._line(cell.cell).median_ms = cell.record.latency.median_ms
+        self._say(sentences.outcome(contest))
 
     def time_left(self, seconds: float, at_most_s: float) -> None:
         """Show how long the run is expected to take from now on, and how long at most."""
@@ -127,11 +132,15 @@ class LiveTable:
         """Update the elapsed times. Call it while waiting for something, and never during a burst."""
         self._draw()
 
+    @property
+    def _can_redraw(self) -> bool:
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
     def _line(self, cell: Cell) -> _Line:
         return self._lines.setdefault(cell.id, _Line(cell))
 
     def _say(self, text: str) -> None:
-        if not self._quiet and not self._live and not self._console.is_terminal:
+        if not self._quiet and not self._live and not self._can_redraw:
             self._console.print(Text(f"[{self._times()}] {text}"), soft_wrap=True, highlight=False)
 
     def _draw(self) -> None:
@@ -142,11 +151,11 @@ class LiveTable:
 
     def _picture(self) -> RenderableType:
         table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
+        table.add_column(overflow="ellipsis", no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
-        table.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
+        table.add_column()  # the reason: the only one that rich may narrow, as long as that is enough
         for columns in self._shown(max(1, self._console.height - 3)):
             table.add_row(*columns)
         return Group(table, Text(self._counts()))
@@ -159,7 +168,8 @@ class LiveTable:
             recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
             lines = (in_flight + recent)[:room]
         leading = _leading(self._lines.values())
-        return [line.columns(self._clock_s(), line.cell.id in leading) for line in lines]
+        shared = set[str].intersection(*({*_words(line.cell)} for line in self._lines.values())) if lines else set()
+        return [line.columns(self._clock_s(), line.cell.id in leading, shared) for line in lines]
 
     def _counts(self) -> str:
         ended = [line.record for line in self._lines.values() if line.record]
@@ -198,7 +208,8 @@ class _Line:
     def is_in_flight(self) -> bool:
         return bool(self.phase) and self.record is None
 
-    def columns(self, now_s: float, leads: bool) -> tuple[Text, Text, Text, Text, Text]:
+    def columns(self, now_s: float, leads: bool, shared: Set[str]) -> tuple[Text, Text, Text, Text, Text]:
+        """Return the texts of a row, whose first leaves out the words that all rows share, but never the label."""
         median = f"{number_format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
             state, elapsed_s, reason = (
@@ -213,11 +224,11 @@ class _Line:
             elapsed_s = now_s - self.began_s if self.phase else 0.0
         elapsed = f"{elapsed_s:.0f} s" if elapsed_s >= 0.5 else ""
         return (
-            Text(_describe(self.cell)),
+            Text(" ".join([*(word for word in _words(self.cell) if word not in shared), self.cell.label])),
             Text(state, style=style),
             Text(elapsed),
             Text(median, style="bold" if leads else ""),
-            Text(reason, style="dim"),
+            Text(reason, style="dim", no_wrap=True, overflow="ellipsis"),
         )
 
 
@@ -236,7 +247,12 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 
 def _describe(cell: Cell) -> str:
     """Return `mlp cpu fp32 inductor`, with its dimensions and task if it has any."""
+    return one_line(" ".join([*_words(cell), cell.label]))
+
+
+def _words(cell: Cell) -> list[str]:
+    """Return what the cell's contest is called, one word for each part."""
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
     precision = [] if cell.compared else [cell.precision]
-    return one_line(" ".join([cell.model_name, *sizes, *task, cell.device, *precision, cell.label]))
+    return [one_line(cell.model_name), *sizes, *task, cell.device, *precision]

@@ -216,6 +216,14 @@ def seed_everything(seed: int) -> None:
         numpy.random.seed(seed)
 
 
+def random_state() -> tuple[object, ...]:
+    """Return the state of these generators in a form that can be compared."""
+    numpy = sys.modules.get("numpy")
+    has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    of_gpu = torch.cuda.get_rng_state().tolist() if has_gpu else ()
+    return torch.get_rng_state().tolist(), of_gpu, random.getstate(), numpy and repr(numpy.random.get_state())
+
+
 def are_alike(some: Outputs, others: Outputs, roundings: int | None = None) -> bool:
     """Return True if outputs are the same, but for the order in which a device adds numbers up."""
     some, others = comparable(some), comparable(others)

@@ -8,7 +8,7 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from bakeoff.backends.calling import comparable
+from bakeoff.backends.calling import VARIES, VARYING_TEXTS, Returned, comparable
 from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.input_sets import by_memory, is_strided, memory_of
@@ -34,6 +34,7 @@ from bakeoff.truth.calls import (
     copied,
     named_inputs,
     owned,
+    random_state,
     run_eager,
     seed_everything,
 )
@@ -49,6 +50,9 @@ MAX_CALLS_BEFORE = 8
 
 SEEDS_TRIED = 4
 """An output of a random model that is the same with so many seeds does not vary."""
+
+SEEDS_FOR_BRANCHES = 32
+"""A model that draws numbers is tried with so many seeds: it may compare them, and skip a layer in one call in ten."""
 
 HOUR_S, DAY_S, MONTH_S = 3_600.0, 86_400.0, 2_629_746.0
 
@@ -123,8 +127,11 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     changed = state.changed()
     between = ModuleState(module) if changed else state
     seed_everything(OTHER_SEED)
+    drawn_from = random_state()
     with OutsideWatch() as watch:
         second = _with_unwritten(math.nan, module, sets[0])
+    draws = random_state() != drawn_from
+    _note_varying_texts(first, second)
     grows = _grown(module, state, between) if changed else ()
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
@@ -135,10 +142,13 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         return Understood(ModelTraits(accesses=accesses, clock_s=clock_s), first)
     known: dict[str, Any] = {}
     repeats = are_alike(first, second)
+    seeds = range(OTHER_SEED, OTHER_SEED + (SEEDS_FOR_BRANCHES if draws and repeats else 1))
+    if draws and repeats:
+        repeats = not _varies(stage, sets[0], first, seeds)
     if not repeats and (unwritten := _unwritten(stage, sets[0], first)):
         known = {"is_random": True, "repeats_with_seed": False, "varying": unwritten, "unwritten": unwritten}
     elif not repeats or (changed and _answer_depends(stage, sets, first)):
-        known = _told_apart(stage, sets, first, changed)
+        known = _told_apart(stage, sets, first, changed, seeds)
     if changed and not known.get("state"):
         *_, again = stage.changes((sets[0], sets[-1]))  # what is filled once and for all is a cache
         buffers = tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
@@ -149,6 +159,14 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         state.restore()
     known |= {"accesses": accesses, "clock_s": clock_s, "autocasts": watch.autocasts}
     return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
+
+
+def _note_varying_texts(first: Outputs, second: Outputs) -> None:
+    """Note which texts of the first call are others in the second one."""
+    VARYING_TEXTS.clear()
+    if isinstance(first, Returned) and isinstance(second, Returned):
+        VARYING_TEXTS.update(place for place, _ in first.constants.items() ^ second.constants.items())
+        first.constants = {**first.constants, **dict.fromkeys(VARYING_TEXTS, VARIES)}
 
 
 def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple[str, ...]:
@@ -205,12 +223,12 @@ def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
 
 
 def _told_apart(
-    stage: ReplayableModule, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...]
+    stage: ReplayableModule, sets: Sequence[Inputs], first: Outputs, changed: tuple[str, ...], seeds: Iterable[int]
 ) -> dict[str, Any]:
     """Tell randomness from state, by calls that restore the one and set the other."""
     repeats = are_alike(first, stage.answer(sets[0]))
     has_generator = any(name.startswith(GENERATOR) for name in changed)
-    is_random = has_generator or not repeats or not are_alike(first, stage.answer(sets[0], OTHER_SEED))
+    is_random = has_generator or not repeats or _varies(stage, sets[0], first, seeds)
     varying = _varying(first, partial(stage.answer, sets[0])) if is_random else ()
     known = {"is_random": is_random, "varying": varying, "repeats_with_seed": repeats}
     if not (has_generator or not repeats or _answer_depends(stage, sets, first)):
@@ -218,6 +236,10 @@ def _told_apart(
     changes = stage.changes([sets[0]] * MAX_CALLS_BEFORE)
     settles_after = next((calls for calls, names in enumerate(changes) if not names), MAX_CALLS_BEFORE)
     return {**known, "state": _named(changed) or ((UNNAMED,) if repeats else ()), "settles_after": settles_after}
+
+
+def _varies(stage: ReplayableModule, inputs: Inputs, first: Outputs, seeds: Iterable[int]) -> bool:
+    return any(not are_alike(first, stage.answer(inputs, seed)) for seed in seeds)
 
 
 def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:

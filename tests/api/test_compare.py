@@ -34,6 +34,7 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.models import live_model
 from bakeoff.models.base import LIVE_MODEL, LoadedModel, Pipeline
 from bakeoff.models.live_model import About
+from bakeoff.models.unwrapping import completed
 from bakeoff.planning import config
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -75,7 +76,7 @@ def test_unknown_keyword_names_the_nearest_one() -> None:
         bakeoff.compare("mlp", backend="eager")  # type: ignore[arg-type]
 
 
-def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
+def test_an_option_of_the_command_line_alone_is_reported_as_such() -> None:
     for name in api.COMMAND_LINE_ONLY:
         with pytest.raises(TypeError, match=f"no keyword '{name}', an option of the command line only: "):
             bakeoff.compare("mlp", **{name: True})  # type: ignore[arg-type]
@@ -98,7 +99,7 @@ def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
         (nn.Linear(2, 2), {"x": torch.ones(1, 2)}, {}, r"do not fit Linear.forward\(input.*: missing .*'input'"),
     ],
 )
-def test_what_is_wrong_is_told_before_weights_are_written(
+def test_what_is_wrong_is_reported_before_weights_are_written(
     model: Any, inputs: Any, fields: Mapping[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bakeoff.models.live_model.save", None)
@@ -242,7 +243,7 @@ def test_eager_has_nothing_to_load(compared: Compared) -> None:
         compared.result.load("eager")
 
 
-def test_result_tells_itself(compared: Compared) -> None:
+def test_a_result_prints_its_report(compared: Compared) -> None:
     result = compared.result
     assert "live:Net on cpu, fp32" in str(result) and repr(result) == str(result)
     html = result._repr_html_()
@@ -267,7 +268,7 @@ def test_rows_become_a_data_frame(compared: Compared, install: Callable[[str, ob
         compared.result.to_pandas()
 
 
-def test_no_run_is_told(tmp_path: Path) -> None:
+def test_no_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no report at"):
         bakeoff.open_run(tmp_path / "nothing")
 
@@ -375,7 +376,9 @@ def test_a_second_interruption_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) 
         pytest.param("sys.exit('it is broken')", "ended: exit status 1 it is broken", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_dies_is_told_with_its_last_words(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_reported_with_its_last_words(
+    code: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with process_doing(monkeypatch, code) as process, pytest.raises(BakeoffError, match=said):
         process.result(Silent())
 
@@ -539,6 +542,23 @@ def test_compiled_module_comes_without_its_compiler(taken: Take) -> None:
     assert loaded.unwrapped == ("torch.compile",)
 
 
+def test_what_the_user_kept_from_compilers_stays_so(taken: Take) -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = torch.compiler.disable(nn.Linear(8, 8))
+
+        @torch.compiler.disable
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(x)
+
+    inputs, module = torch.randn(1, 8), Kept()
+    loaded = taken(module, inputs)
+    assert completed(loaded, 0).unwrapped == loaded.unwrapped == ()
+    assert torch.equal(loaded.module(inputs), module(inputs))
+    assert type(loaded.module).forward._torchdynamo_disable and type(loaded.module.part) is not nn.Linear
+
+
 def test_scripted_part_comes_along(taken: Take) -> None:
     inputs, module = torch.randn(1, 8), nn.Sequential(torch.jit.script(nn.Linear(8, 8)))
     assert torch.equal(taken(module, inputs).module(inputs), module(inputs))
@@ -584,7 +604,7 @@ def test_a_search_path_stays_what_it_was_when_the_program_changes_its_folder(
     assert str(tmp_path / "lib") in live_model.own_search_path()
 
 
-def test_what_cannot_travel_is_told_by_its_path(tmp_path: Path) -> None:
+def test_what_cannot_travel_is_reported_by_its_path(tmp_path: Path) -> None:
     log = (tmp_path / "log.txt").open("w", encoding="utf-8")
     lock = threading.Lock()
     cases = {

@@ -27,3 +27,22 @@ def scripted(batch: int = 8):
 def exported(batch: int = 8):
     inputs = torch.randn(batch, 64)
     return torch.export.export(net(), (inputs,)).module(), inputs
+
+
+class Kept(nn.Module):
+    """A part that the user keeps from compilers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 8)
+
+    @torch.compiler.disable
+    def highest(self, hidden):
+        return hidden.sort(-1, descending=True).values
+
+    def forward(self, x):
+        return self.last(self.highest(self.first(x)))
+
+
+def kept(batch: int = 8):
+    return Kept(), torch.randn(batch, 64)

@@ -22,12 +22,12 @@ from bakeoff.planning.request import Request
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import Recompiled
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.report_file import json_schema, read, to_json, write_json
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Ceilings, Cell, Record, Report, Status, Work
-from bakeoff.records.store import Origin, Store, file_digest
+from bakeoff.records.store import BUILD_FILE, Origin, Store, file_digest
 from tests.reports.samples import accuracy, bursts, cell, conv_on_cpu, environment, ok, report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -100,6 +100,14 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, text: str | Non
     assert str(tmp_path) in refusal(Store.open, tmp_path)
 
 
+def test_only_one_process_measures_a_run_at_a_time(store: Store) -> None:
+    other = Store.open(store.root)
+    with store.measured_here():
+        assert "another process measures this run" in refusal(other.measured_here().__enter__)
+    with other.measured_here():
+        assert other.planned == store.planned
+
+
 def test_records_come_in_the_order_planned(store: Store) -> None:
     for mode in sorted(MODES):
         assert not store.has(cell_in(mode).id)
@@ -128,6 +136,17 @@ Store.open(Path({str(store.root)!r})).save(Record.model_validate_json(text))
     assert [found.cell.mode for found in store.records()] == ["again"]
     store.save(record("slow"))
     assert [found.cell.mode for found in store.records()] == ["slow", "again"]
+
+
+@pytest.mark.parametrize("content", [b'{"records": [', b"\x8f"])
+def test_a_damaged_file_of_a_run_is_named_and_a_damaged_build_is_none(store: Store, content: bytes) -> None:
+    store.keep_so_far("contest", [record("slow")])
+    (damaged,) = store.root.glob("so_far/*.json")
+    damaged.write_bytes(content)
+    with pytest.raises(BakeoffError, match=re.escape(f"{damaged} is damaged (")):
+        store.records()
+    (store.root / BUILD_FILE).write_bytes(content)
+    assert Store.build_in(store.root) is None
 
 
 def test_a_group_gets_a_number_that_none_had(store: Store) -> None:
@@ -169,7 +188,7 @@ def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store) -> No
     assert store.elapsed_s == pytest.approx(5.0)
 
 
-def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
+def test_the_kernels_kills_are_reported_once(tmp_path: Path) -> None:
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("pgfault 7\noom_kill 3\n")
     store = Store(tmp_path, vmstat)
@@ -179,7 +198,7 @@ def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
     assert not store.kernel_killed()
 
 
-def test_where_the_kernel_does_not_tell_nothing_was_killed(tmp_path: Path) -> None:
+def test_where_the_kernel_does_not_say_nothing_was_killed(tmp_path: Path) -> None:
     assert not Store(tmp_path, tmp_path / "no vmstat").kernel_killed()
 
 
@@ -295,7 +314,7 @@ class Interrupted(type(Path())):  # type: ignore[misc]
         raise KeyboardInterrupt
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_told_with_its_name(
+def test_a_full_disk_leaves_the_old_file_and_is_reported_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(_: int) -> None:
@@ -306,6 +325,9 @@ def test_a_full_disk_leaves_the_old_file_and_is_told_with_its_name(
     with pytest.raises(OSError, match=re.escape(f"No space left on device: '{path}'")):
         write_atomically(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: is_full(0))  # as a disk that may only be read answers
+    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{path}'")):
+        write_atomically(path, "new")
 
 
 def test_interrupted_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:

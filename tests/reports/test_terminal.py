@@ -119,6 +119,43 @@ def test_a_run_is_shown_as_before_while_it_goes_on() -> None:
     same_as_golden("live.txt", "\n".join(lines))
 
 
+def test_a_narrow_terminal_shows_which_backend_does_what() -> None:
+    console, file = terminal(width=50)
+    names, sizes = ("eager", "onnx"), ({"batch": 1}, {"batch": 64})
+    cells = [cell(name, model="my_network.py:factory", dimensions=each) for each in sizes for name in names]
+    with LiveTable(console) as table:
+        table.planned(cells)
+        table.time_left(60, 90)
+        table.ended(failed(cells[0], Status.ERROR, "RuntimeError: your weights are not beside the file"))
+        table.ended(ok(cells[1], constant([1.02] * 6)))
+    assert [line.split()[:3] for line in last_picture(file)[:4]] == [
+        ["batch=1", "eager", "error"],
+        ["batch=1", "onnx", "ok"],
+        ["batch=64", "eager", "waiting"],
+        ["batch=64", "onnx", "waiting"],
+    ]
+    assert "1.020 ms" in last_picture(file)[1]
+    assert not last_picture(file)[-1].endswith("left")
+
+
+def test_a_terminal_that_cannot_go_back_gets_the_lines_of_a_pipe() -> None:
+    file = StringIO()
+    console = Console(file=file, width=100, force_terminal=True, _environ={"TERM": "dumb"})
+    with LiveTable(console) as table:
+        table.planned([EAGER])
+        table.built(EAGER, 2.0)
+    assert "conv cpu fp32 eager is ready after 2.0 s" in file.getvalue()
+
+
+def test_the_last_medians_are_those_of_the_tables_below() -> None:
+    console, file = terminal()
+    latency = MEASURED.latency and MEASURED.latency.model_copy(update={"median_ms": 7.0})
+    with LiveTable(console) as table:
+        table.ended(MEASURED.model_copy(update={"latency": latency}))
+        table.decided([MEASURED])
+    assert "1.020 ms" in last_picture(file)[0]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_quiet_says_nothing(is_terminal: bool) -> None:
     console, file = terminal() if is_terminal else plain()
@@ -186,7 +223,7 @@ def test_cells_that_ended_alike_share_a_line() -> None:
     assert text.count("failed to load") == 2
 
 
-def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
+def test_what_best_left_out_has_no_row_and_is_reported_once() -> None:
     why = "hotpath/cuda-graph replays the same code"
     conv = conv_on_cpu()
     gone = [conv[0].cell.model_copy(update={"backend": backend, "mode": "default"}) for backend in ("iree", "hotpath")]

@@ -82,7 +82,7 @@ def of_a_range(run: Path, label: str, folder: Path) -> Path:
 def test_a_build_for_a_range_serves_all_of_it(run: Path, tmp_path: Path) -> None:
     steps: list[str] = []
     ranged = of_a_range(run, "torchscript", tmp_path / "run")
-    _, script = export.export(ranged, None, tmp_path / "export", tell_step=steps.append)
+    _, script = export.export(ranged, None, tmp_path / "export", say_step=steps.append)
     assert len(steps) == 1 and "torchscript" in steps[0]
     assert "Serves: axis 0 of input 0 from 1 to 16" in (script.parent / "README.md").read_text()
     fast = bakeoff.load(script.parent)
@@ -561,6 +561,10 @@ def test_a_program_that_does_not_build_says_why(tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.18)\nno_such_command()\n")
     with pytest.raises(BuildFailed, match=r"^it could not be built: .*CMake Error"):
         cpp_program.build(tmp_path, CppRuntime("onnxruntime", "NOWHERE", "print()"))
+    onnx = tmp_path / "onnx"
+    written_program(onnx, "onnx", CPP_SAMPLE.model_copy(update={"inputs": ("int64", "bool")}))
+    with pytest.raises(BuildFailed, match=r"CMakeLists.txt:\d+ \(message\)"):
+        cpp_program.build(onnx, CppRuntime("onnxruntime", "NOWHERE", "print()"))
 
 
 def built_program(label: str, run: Path, folder: Path) -> list[str]:

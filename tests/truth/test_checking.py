@@ -20,7 +20,7 @@ from bakeoff.backends.base import Compiled
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.eager import Callables
 from bakeoff.measuring.messages import ComputeReference
-from bakeoff.measuring.worker import loading, reference
+from bakeoff.measuring.worker import cell_model, reference
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU
@@ -64,7 +64,7 @@ def checker_of(
     """Return the checker of a build that this process made, or of an artefact that was made in another one."""
     cell = cells.case(case)
     traits = traits_in(path)
-    module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
+    module, sets = cell_model.move_to_device(cell_model.load(cell).understood(traits), cell)
     return checking.Checker(
         path,
         cell,
@@ -331,7 +331,7 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
 
 def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references: Callable[[str], Path]) -> None:
     path, cell = references(CHANNELS_LAST), cells.case(CHANNELS_LAST)
-    module, sets = loading.move_to_device(loading.load(cell), cell)
+    module, sets = cell_model.move_to_device(cell_model.load(cell), cell)
     unchanged = checking.unchanged_inputs(cell, traits_in(path), sets)
     sets[0].tensors()[0].zero_()
     calls, build = AlikeCalls(module, traits_in(path)), Callables(module)

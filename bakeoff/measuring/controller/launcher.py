@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -112,7 +113,7 @@ class Launcher(ABC):
         return ""
 
     def begin_close(self) -> None:  # noqa: B027 - only some have a server
-        """Tell its server to leave if no worker is alive, and do not wait. None can be started after it."""
+        """Have its server leave if no worker is alive, and do not wait. None can be started after it."""
 
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
@@ -392,6 +393,8 @@ class ForkLauncher(Launcher):
 
     def _how_it_ended(self) -> str:
         status = self._started.process.wait()
+        if status < 0:
+            return f"the fork server was killed by signal {-status} ({signal.Signals(-status).name})"
         return f"the fork server ended (status {status}): its last words are above; try --start-method spawn"
 
     def begin_close(self) -> None:

@@ -15,10 +15,10 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.calling import mapped
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker.cell_model import move_to_device
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.eager_answers import AsItIs, as_it_is
 from bakeoff.measuring.worker.fingerprint import named_variables, own_files
-from bakeoff.measuring.worker.loading import move_to_device
 from bakeoff.measuring.worker.subject import Exact, OutputsIn, Subject, outputs_in
 from bakeoff.models.unwrapping import mixes_types
 from bakeoff.records.precision import Precision
@@ -55,7 +55,7 @@ def compute(
     connection: Connection | None = None,
 ) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file. What is at the
-    other end of `connection` is told the phases."""
+    other end of `connection` receives the phases."""
     subject = Subject(job.cell, cwd, workspace, connection, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
@@ -63,7 +63,7 @@ def compute(
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
         if (other := that_answers(subject)) is None:
-            for form in subject.load().forms:  # such as weights in float64, which the cell casts, and the code does not
+            for form in subject.forms:  # such as weights in float64, which the cell casts, and the code does not
                 error.add_note(f"the model {form}")
             subject.announce("call")
             raise
@@ -114,7 +114,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             is_changed = is_other_model(Reference.load(job.reference), subject, as_is.outputs[: as_is.sets])
             return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, is_changed=is_changed)
         held.enter_context(clock_at(as_is.traits.clock_s))
-        first = Reference.load(job.known) if job.known else None
+        first = Reference.load(job.first_reference) if job.first_reference else None
         shared = known_outputs(first, subject, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
         stored = kept_reference.load(file) if file and not (shared or job.is_fresh) else None
@@ -160,7 +160,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
         as_is.sample.save(job.sample, reference.outputs[0], allowed.rmse, cell.precision)
     as_is.beyond.save(job.reference)  # before the reference, with which all are there
-    reference.save(job.reference, job.known if shared and yardstick.expected is shared.outputs else None)
+    reference.save(job.reference, job.first_reference if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
     size = device_memory.peaks()
     is_alike = traits.begins_alike and not as_is.beyond.probes
@@ -379,7 +379,7 @@ def kept_outputs(reference: Reference, subject: Subject, eager: Sequence[Outputs
 
 def is_other_model(reference: Reference, subject: Subject, eager: Sequence[Outputs]) -> bool:
     """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed."""
-    # Outputs tell nothing of a training step, and of a model that is random or keeps a state.
+    # Outputs say nothing of a training step, and of a model that is random or keeps a state.
     if subject.cell.task != INFERENCE or not (subject.traits.begins_alike and reference.traits.begins_alike):
         return False
     return not accuracy.check(eager, reference, subject.cell.precision).passed

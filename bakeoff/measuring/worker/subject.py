@@ -16,9 +16,9 @@ import torch
 
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.measuring.messages import PhaseBegun, send
-from bakeoff.measuring.worker import loading, precision
+from bakeoff.measuring.worker import cell_model, precision
+from bakeoff.measuring.worker.cell_model import move_to_device, training_of
 from bakeoff.measuring.worker.fingerprint import digest_of_weights, own_files
-from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell
@@ -41,7 +41,7 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = move_to_device(model, cell, loading.drawn_type(cell))
+    module, sets = move_to_device(model, cell, cell_model.drawn_type(cell))
     with layer_by_layer(module, dtype):
         cast = tuple(inputs.map(lambda tensor: tensor.to(type_in(tensor, dtype))) for inputs in sets)
         return run_eager(module, cast, traits=model.traits)
@@ -77,6 +77,7 @@ class Subject:
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
+    forms: Sequence[str] = ()  # in which the model came, such as with weights in float64
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
@@ -88,7 +89,7 @@ class Subject:
             send(self.connection, PhaseBegun(name=phase))
 
     def gradients(self) -> AbstractContextManager[object]:
-        return loading.gradients(self.cell.task, self.needs_autograd)
+        return cell_model.gradients(self.cell.task, self.needs_autograd)
 
     @property
     def files_read(self) -> list[Path]:
@@ -104,7 +105,7 @@ class Subject:
         self.announce("model")
         before = global_settings.read()
         with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
-            model = loading.load(self.cell, self.cwd, self.weights_at)
+            model = cell_model.load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
         if not self.cell.is_live:  # which lies in a file of Bakeoff's
             self.data_files = users_data(read)
@@ -112,6 +113,7 @@ class Subject:
         self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
         precision.apply(self.cell.precision)  # the model's file may have changed it
         self.announce("reference")
+        self.forms = model.forms
         model = model.understood(self.traits)
         return replace(model, inputs=(*model.inputs, *self.probes))
 
