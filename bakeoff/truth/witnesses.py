@@ -124,17 +124,15 @@ class RoundingNoise(OperatorWatch):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not given:  # what is made of no tensor, such as zeros, is exact, unless it is made of steps
-            return self._moved(found) if func.overloadpacket in STEPS else found
+            return self.moved(found) if func.overloadpacket in STEPS else found
         if func.overloadpacket in ROUNDED_BEFORE:
-            found = func(*(self._moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
+            found = func(*(self.moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
         if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None:
             others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
-        return (
-            found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self._moved, found)
-        )
+        return found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self.moved, found)
 
     @property
     def takes_last(self) -> bool:
@@ -169,7 +167,7 @@ class RoundingNoise(OperatorWatch):
                 self._drawn[key] = drawn
         return drawn[start : start + count].view(tensor.shape)
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
             return tensor
         epsilon = torch.finfo(tensor.dtype).eps

@@ -53,7 +53,7 @@ from bakeoff.truth.traits import (
     understand,
 )
 from bakeoff.truth.user_code import noting_reads, users_data
-from bakeoff.truth.witnesses import RoundingNoise, jolt
+from bakeoff.truth.witnesses import RoundingNoise
 
 COMPILES_ITSELF = "compiles parts of itself with torch.compile when it is called, so that not all of eager is eager"
 
@@ -227,9 +227,15 @@ def _inference(
 def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> tuple[Outputs, ...]:
     """Return the answers to inputs that are moved by a rounding, with noise in each operator, or nothing if the model
     fails then, as where it asserts that inputs are at most 1."""
+    noise = RoundingNoise(0)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:  # but for whole numbers, such as those of a mask
+        return noise.moved(tensor.detach()).requires_grad_(tensor.requires_grad)
+
     try:
-        with RoundingNoise(0):
-            return run_eager(module, jolt(torch.nn.Module(), tuple(sets)), calls=calls)
+        own = [inputs.map(moved) for inputs in sets]
+        with noise:
+            return run_eager(module, own, calls=calls)
     except Exception:
         traceback.print_exc()
         return ()
