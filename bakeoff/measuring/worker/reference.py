@@ -61,7 +61,7 @@ def compute(
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
         if (other := that_answers(subject)) is None:
-            for form in subject.load().forms:  # such as weights in float64, which the cell casts, and the code does not
+            for form in subject.forms:  # the cell casts weights in float64, for example, and the code does not
                 error.add_note(f"the model {form}")
             subject.announce("call")
             raise

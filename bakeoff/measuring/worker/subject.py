@@ -77,6 +77,7 @@ class Subject:
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
+    forms: Sequence[str] = ()  # what the model came as, such as with weights in float64
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
@@ -112,6 +113,7 @@ class Subject:
         self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
         precision.apply(self.cell.precision)  # the model's file may have changed it
         self.announce("reference")
+        self.forms = model.forms
         model = model.understood(self.traits)
         return replace(model, inputs=(*model.inputs, *self.probes))
 
