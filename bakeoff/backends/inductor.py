@@ -451,13 +451,16 @@ def generated_and_called() -> dict[str, int]:
     return {"generated kernels": metrics.generated_kernel_count, "library calls": counters["inductor"]["extern_calls"]}
 
 
+SKIPPING = "skipping cudagraphs due to "
+
+
 class InductorLog(logging.Handler):
     """Collects, inside a `with` block, what Inductor logs about work that it does not compile."""
 
     # this one says which operators stay PyTorch's kernels; its hints are off by default
     FALLBACKS = "torch._inductor.graph.__perf_hints"
-    # this one says why a CUDA graph was skipped, which the counter does not
-    SKIPS = "torch._inductor.cudagraph_utils.__cudagraphs"
+    # one of these says why a CUDA graph was skipped, which the counter does not: in torch 2.8 that of the hints
+    SKIPS = tuple(f"torch._inductor.cudagraph_utils.__{name}" for name in ("cudagraphs", "perf_hints"))
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -482,9 +485,10 @@ class InductorLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if record.name == self.SKIPS:
-            first_line = message.strip().partition("\n")[0]
-            self.cuda_graph_skips.append(first_line.removeprefix("skipping cudagraphs due to ")[:300])
+        if record.name in self.SKIPS:
+            if message.strip().startswith(SKIPPING):
+                first_line = message.strip().partition("\n")[0]
+                self.cuda_graph_skips.append(first_line.removeprefix(SKIPPING)[:300])
         elif match := re.fullmatch(r"Using FallbackKernel: (?:torch\.ops\.)?(\S+)", message):
             self._kept[match[1].removesuffix(".default")] += 1
 
@@ -492,13 +496,13 @@ class InductorLog(logging.Handler):
         hints = logging.getLogger(self.FALLBACKS)
         self._level = hints.level
         hints.setLevel(logging.INFO)
-        for name in (self.FALLBACKS, self.SKIPS):
+        for name in (self.FALLBACKS, *self.SKIPS):
             logging.getLogger(name).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         logging.getLogger(self.FALLBACKS).setLevel(self._level)
-        for name in (self.FALLBACKS, self.SKIPS):
+        for name in (self.FALLBACKS, *self.SKIPS):
             logging.getLogger(name).removeHandler(self)
 
 

@@ -160,4 +160,5 @@ def failed_guards() -> list[str]:
     """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
     from torch._dynamo.utils import guard_failures
 
-    return [str(reason).strip().partition("\n")[0][:300] for reasons in guard_failures.values() for reason in reasons]
+    reasons = [str(reason) for of_code in guard_failures.values() for reason in of_code]
+    return [" ".join(reason.strip().partition("\n")[0].split())[:300] for reason in reasons]  # torch 2.8 aligns them

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -27,12 +28,20 @@ class Uncompiled:
         self._held = contextlib.ExitStack()
         if "torch._dynamo" in sys.modules:  # else nothing was compiled yet, and to import it takes two seconds
             self._held.enter_context(torch.compiler.set_stance("force_eager"))
+        if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):  # torch 2.8
+            kind: Any = type(self)
+            for function in torch._ops._higher_order_ops.values():
+                function.python_key_table.setdefault(kind, partial(_call_below, function))
         super().__enter__()  # type: ignore[misc]
         return self
 
     def __exit__(self, *failure: object) -> None:
         with self._held:
             super().__exit__(*failure)  # type: ignore[misc]
+
+
+def _call_below(function: HigherOrderOperator, _: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)  # torch has taken the mode out of force meanwhile
 
 
 class OperatorWatch(Uncompiled, TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -17,7 +17,17 @@ from bakeoff.judging.ranking import Evidence
 from bakeoff.records.doubts import DecidedByRounding, Effect
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import MOST_OF_LATENCY_RATE, SETTLE, Accuracy, Extent, Interval, Ratio, Record
-from bakeoff.records.text import counted, listed, percent, spell_interval, spell_ms, spell_ratio, spell_times, to_go_on
+from bakeoff.records.text import (
+    counted,
+    is_unknown,
+    listed,
+    percent,
+    spell_interval,
+    spell_ms,
+    spell_ratio,
+    spell_times,
+    to_go_on,
+)
 
 
 class NotEvaluated(OfCandidates):
@@ -349,7 +359,9 @@ class RoughLatency(Doubt):
 
     def say(self) -> str:
         ranges = [
-            f"{label} {spell_interval(ends.low, ends.high, lambda ms: spell_ms(ms).removesuffix(' ms'))} ms"
+            f"{label} [unknown]"
+            if is_unknown(ends.low, ends.high, spell_ms)
+            else f"{label} {spell_interval(ends.low, ends.high, lambda ms: spell_ms(ms).removesuffix(' ms'))} ms"
             f"{', which begins below the floor' if label in self.below_floor else ''}"
             for label, ends in self.intervals.items()
         ]

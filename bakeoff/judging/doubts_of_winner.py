@@ -189,7 +189,8 @@ def _why_busy(doubt: MachineBusy) -> str:
 
 def _about(one: str, other: str, ratio: float) -> str:
     fast, slow = (one, other) if ratio >= 1 else (other, one)
-    return f"{fast} is about {spell_rough_ratio(max(ratio, 1 / ratio))}x as fast as {slow}"
+    times = spell_rough_ratio(max(ratio, 1 / ratio))
+    return f"{fast} is about {'' if times == '1' else f'{times}x '}as fast as {slow}"
 
 
 WHOLE_PIPELINE = (

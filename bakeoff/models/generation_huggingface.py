@@ -4,6 +4,7 @@ transformers gets a cache whose layers are nothing but the tensors that the grap
 masks, so that it keeps no state. Its interface for attention functions gets one that does not repeat keys in a step.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,6 +72,12 @@ class Rows(StaticLayer):  # type: ignore[misc]
         return 0  # positions and masks are given
 
 
+def cache_of(language_model: Any, older: str, layers: list[Any]) -> dict[str, Any]:
+    """Return the arguments that give a model a cache of these layers. It is `cache` since transformers 5.24."""
+    name = "cache" if "cache" in inspect.signature(language_model.forward).parameters else older
+    return {name: Cache(layers=layers), "use_cache": True}
+
+
 class Attending(nn.Module):
     def __init__(self, language_model: Any, context: int) -> None:
         super().__init__()
@@ -78,12 +85,12 @@ class Attending(nn.Module):
         self.context = context
 
     def call(self, tokens: Tensor, positions: Tensor, layers: list[Rows]) -> Tensor:
+        cache = cache_of(self.language_model, "past_key_values", list(layers))
         logits: Tensor = self.language_model(
             input_ids=tokens,
             position_ids=positions[None],
             attention_mask=self._masks(positions),
-            past_key_values=Cache(layers=list(layers)),
-            use_cache=True,
+            **cache,
             logits_to_keep=1,
         ).logits
         return logits[:, -1]
@@ -153,8 +160,8 @@ class Recurrent(nn.Module):
         self.language_model = language_model
 
     def call(self, tokens: Tensor, layers: list[Any]) -> tuple[Tensor, ...]:
-        cache = Cache(layers=layers)
-        answer = self.language_model(input_ids=tokens, cache_params=cache, use_cache=True, logits_to_keep=1)
+        cache = cache_of(self.language_model, "cache_params", layers)
+        answer = self.language_model(input_ids=tokens, **cache, logits_to_keep=1)
         states = [state for layer in layers for state in (layer.conv_states[0], layer.recurrent_states[0])]
         return answer.logits[:, -1], *states
 

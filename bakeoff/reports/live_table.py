@@ -56,7 +56,7 @@ class LiveTable:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._quiet:
+        if self._can_redraw and not self._quiet:
             # no thread refreshes it, since a busy parent disturbs the process that is measured
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
@@ -111,7 +111,11 @@ class LiveTable:
         if absent := [label for label, is_named in self._absent.items() if not is_named]:
             self._absent = dict.fromkeys(self._absent, True)
             self._say(not_tried_at("here", absent))
-        self._say(sentences.outcome(judge_contest(records, self._requirements, self._calls)))
+        contest = judge_contest(records, self._requirements, self._calls)
+        for cell in contest.cells:
+            if cell.record.latency:  # as the tables below will say it
+                self._line(cell.cell).median_ms = cell.record.latency.median_ms
+        self._say(sentences.outcome(contest))
 
     def time_left(self, seconds: float, at_most_s: float) -> None:
         """Show how long the run is expected to take from now on, and how long at most."""
@@ -128,11 +132,15 @@ class LiveTable:
         """Update the elapsed times. Call it while waiting for something, and never during a burst."""
         self._draw()
 
+    @property
+    def _can_redraw(self) -> bool:
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
     def _line(self, cell: Cell) -> _Line:
         return self._lines.setdefault(cell.id, _Line(cell))
 
     def _say(self, text: str) -> None:
-        if not self._quiet and not self._live and not self._console.is_terminal:
+        if not self._quiet and not self._live and not self._can_redraw:
             self._console.print(Text(f"[{self._times()}] {text}"), soft_wrap=True, highlight=False)
 
     def _draw(self) -> None:

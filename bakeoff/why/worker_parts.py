@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -281,7 +282,8 @@ def exported(part: ModelPart, dtype: torch.dtype) -> torch.fx.GraphModule:
     given = part.given(dtype)
     with torch.inference_mode(False), torch.no_grad():
         program = torch.export.export(part.module, copied(given).args, dict(copied(given).kwargs))
-    return program.module(check_guards=False)
+    is_guarded = "check_guards" in inspect.signature(program.module).parameters  # from torch 2.9 on
+    return program.module(**({"check_guards": False} if is_guarded else {}))
 
 
 def operators_of(part: ModelPart, dtype: torch.dtype) -> list[ModelPart]:

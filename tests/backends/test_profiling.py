@@ -264,7 +264,8 @@ def test_a_guard_that_fails_is_told_once() -> None:
     for _ in range(4):
         counting(torch.ones(2))
     (guard,) = inductor_profiling.distinct_guards(inductor_profiling.failed_guards())
-    assert guard.startswith("self.seen == 0") and "HINT" not in guard and "test_profiling.py" in guard
+    assert guard.startswith("self.seen == 0") and "HINT" not in guard
+    assert ("test_profiling.py" in guard) is (torch.__version__ >= (2, 9))
     torch._dynamo.reset()
 
 

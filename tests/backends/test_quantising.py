@@ -337,7 +337,9 @@ def test_without_torchao_the_reason_says_what_to_install(
 ) -> None:
     install("torchao.quantization.pt2e.lowering", None)
     context = BuildContext(cell_of("mlp"), RecordingPhases(), tmp_path, 1)
-    with pytest.raises(Unavailable, match=r"^quantised precisions in torch need torchao .*pip install torchao$"):
+    with pytest.raises(
+        Unavailable, match=r"^quantised precisions in torch need torch 2.11 and torchao .*pip install torchao$"
+    ):
         quantising.prepare(nn.Linear(2, 2), Inputs((torch.ones(1, 2),)), context, lower=True)
 
 

@@ -123,6 +123,7 @@ DOUBTS: list[Doubt] = [
     ),
     *(of_cells.RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
     of_winner.MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
+    of_winner.MachineBusy("onnx", {"eager": busy(1.04, is_rough=True)}),
     of_winner.LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
     SpeedDrifted(17.48),
     of_winner.NotRanked(("onnx",), Status.OOM, "no memory"),

@@ -112,7 +112,7 @@ def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
         (3, False, Status.CRASH, "exit status 3", "left with exit status 3 in load"),
         (
             *(-9, True, Status.OOM, "killed by the kernel"),
-            "killed in load by the kernel, which had no memory left: smaller inputs or a narrower --precision need "
+            "was killed in load by the kernel, which had no memory left: smaller inputs or a narrower --precision need "
             "less",
         ),
     ):

@@ -138,6 +138,24 @@ def test_a_narrow_terminal_shows_which_backend_does_what() -> None:
     assert not last_picture(file)[-1].endswith("left")
 
 
+def test_a_terminal_that_cannot_go_back_gets_the_lines_of_a_pipe() -> None:
+    file = StringIO()
+    console = Console(file=file, width=100, force_terminal=True, _environ={"TERM": "dumb"})
+    with LiveTable(console) as table:
+        table.planned([EAGER])
+        table.built(EAGER, 2.0)
+    assert "conv cpu fp32 eager is ready after 2.0 s" in file.getvalue()
+
+
+def test_the_last_medians_are_those_of_the_tables_below() -> None:
+    console, file = terminal()
+    latency = MEASURED.latency and MEASURED.latency.model_copy(update={"median_ms": 7.0})
+    with LiveTable(console) as table:
+        table.ended(MEASURED.model_copy(update={"latency": latency}))
+        table.decided([MEASURED])
+    assert "1.020 ms" in last_picture(file)[0]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_quiet_says_nothing(is_terminal: bool) -> None:
     console, file = terminal() if is_terminal else plain()

@@ -561,6 +561,10 @@ def test_a_program_that_does_not_build_says_why(tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.18)\nno_such_command()\n")
     with pytest.raises(BuildFailed, match=r"^it could not be built: .*CMake Error"):
         cpp_program.build(tmp_path, CppRuntime("onnxruntime", "NOWHERE", "print()"))
+    onnx = tmp_path / "onnx"
+    written_program(onnx, "onnx", CPP_SAMPLE.model_copy(update={"inputs": ("int64", "bool")}))
+    with pytest.raises(BuildFailed, match=r"CMakeLists.txt:\d+ \(message\)"):
+        cpp_program.build(onnx, CppRuntime("onnxruntime", "NOWHERE", "print()"))
 
 
 def built_program(label: str, run: Path, folder: Path) -> list[str]:

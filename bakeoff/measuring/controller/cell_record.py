@@ -355,7 +355,7 @@ def doubt_of(warm_up: WarmUp) -> doubts.WarmUpTrend | doubts.WarmUpNoise | None:
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:
     if -status == signal.SIGKILL and kernel_killed:
-        text = f"killed in {phase} by the kernel, which had no memory left"
+        text = f"was killed in {phase} by the kernel, which had no memory left"
         return Status.OOM, Failure(kind="killed by the kernel", text=text).of_memory
     if status >= 0:
         return Status.CRASH, Failure(kind=f"exit status {status}", text=f"left with exit status {status} in {phase}")

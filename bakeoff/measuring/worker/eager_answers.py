@@ -53,6 +53,7 @@ from bakeoff.truth.traits import (
     understand,
 )
 from bakeoff.truth.user_code import noting_reads, users_data
+from bakeoff.truth.witnesses import RoundingNoise, jolt
 
 COMPILES_ITSELF = "compiles parts of itself with torch.compile when it is called, so that not all of eager is eager"
 
@@ -84,6 +85,7 @@ class AsItIs:
     narrows: bool = False  # it casts to 16 bits itself
     may_jump: bool = False  # where rounding moves what an operator gets
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
+    moved: tuple[Outputs, ...] = ()  # the same with noise in each operator and input, if nothing may jump by that
 
 
 def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bool = False) -> AsItIs:
@@ -195,6 +197,8 @@ def _inference(
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
             without_fast_path = run_eager(module, (*sets, *probes), calls=calls)
+    can_move = traits.begins_alike and not (sums.jumps or cell.precision.is_quantised)
+    moved = moved_by_rounding(module, (*sets, *probes), calls) if can_move else ()
     beyond = beyond_answers(sets[0], calls, probes)
     is_timed = cell.device.is_cuda and len(of_each_shape(sets)) == 1
     eager_call = time_of_call(module, sets[0], calls) if is_timed else None
@@ -215,7 +219,19 @@ def _inference(
         narrows=sums.narrows,
         may_jump=sums.jumps,
         without_fast_path=without_fast_path,
+        moved=moved,
     )
+
+
+def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> tuple[Outputs, ...]:
+    """Return the answers to inputs that are moved by a rounding, with noise in each operator, or nothing if the model
+    fails then, as where it asserts that inputs are at most 1."""
+    try:
+        with RoundingNoise(0):
+            return run_eager(module, jolt(torch.nn.Module(), tuple(sets)), calls=calls)
+    except Exception:
+        traceback.print_exc()
+        return ()
 
 
 def sums_of_outputs(

@@ -39,6 +39,7 @@ from bakeoff.truth.errors import (
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
+from bakeoff.truth.steps import is_dense
 from bakeoff.truth.witnesses import STRONG_NOISE, KeepFloat64
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -61,7 +62,7 @@ def compute(
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
         if (other := that_answers(subject)) is None:
-            for form in subject.forms:  # the cell casts weights in float64, for example, and the code does not
+            for form in subject.forms:  # such as weights in float64, which the cell casts, and the code does not
                 error.add_note(f"the model {form}")
             subject.announce("call")
             raise
@@ -212,35 +213,53 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")
-    elif far_off and not is_explained(subject, *answers, noisy):
+    elif far_off and not is_explained(subject, as_is, *answers, noisy):
         exact = nothing(f"{far_off}, and not by rounding")
     elif far_off and not cell.precision.is_16_bit:  # which rounds as coarsely itself
         lost = far_from_float64(*answers, MAX_ROUNDING)
+        if lost and as_is.may_jump:  # as to another sign, beside which eager can be compared with
+            exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
-    return exact, noisy if lost else ()
+    return exact, noisy if lost and not decided else ()
 
 
 def is_explained(
     subject: Subject,
+    as_is: AsItIs,
     eager: Sequence[Outputs],
     exact: Sequence[Outputs],
     precision: Precision,
     noisy: Sequence[Sequence[Outputs]],
 ) -> bool:
-    """Return True if rounding explains how far eager is from float64, by runs with noise, and by those with more."""
+    """Return True if rounding explains how far eager is from float64, by runs with noise, with inputs that are moved as
+    well, or with more noise."""
     if is_explained_by_rounding(eager, exact, noisy, precision):
+        return True
+    if as_is.moved and is_explained_by_rounding(eager, exact, [as_is.moved], precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
 
 
 def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
-    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it."""
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, or if it is not
+    finite at the same places."""
     precision = subject.cell.precision
-    if not (as_is.may_jump and subject.traits.begins_alike) or precision.is_quantised:
+    if not subject.traits.begins_alike or precision.is_quantised:
+        return ()
+    if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
         return ()
     return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
+
+
+def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
+    return all(
+        torch.equal(torch.isfinite(one), torch.isfinite(other))
+        for ours, theirs in zip(answers, others, strict=False)
+        for one, other in zip(ours, theirs, strict=False)
+        if is_dense(one) and is_dense(other)
+    )
 
 
 def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
@@ -294,16 +313,18 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
+    moved: tuple[Outputs, ...] = ()  # with noise in each operator and input, where nothing may jump
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
     def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Yardstick:
         eager, varying = as_is.outputs, subject.traits.varying
         if exact.outputs is None:
-            return cls(subject, eager, subject.perturbed(), noisy, as_is.longest_sum, is_exact=False)
+            of_eager = as_is.moved or subject.perturbed() or eager
+            return cls(subject, eager, of_eager, noisy, as_is.longest_sum, is_exact=False)
         if varying:
-            eager = with_varying(eager, subject.perturbed(), varying) or eager
-        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True)
+            eager = with_varying(eager, subject.perturbed() or eager, varying) or eager
+        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True, moved=as_is.moved)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
         traits, precision = self.subject.traits, self.subject.cell.precision
@@ -316,9 +337,13 @@ class Yardstick:
         errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True))
+        if not self.is_exact:
+            return errors
+        if self.moved:
+            return errors.or_perturbed(beside(self.moved, True), only_parts=False)
         allowed = errors.or_of_sums(precision, self.longest_sum)
-        if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
-            self.perturbed = self.perturbed or self.subject.perturbed()
+        if traits.begins_alike and allowed.differs_in_parts(precision):
+            self.perturbed = self.perturbed or self.subject.perturbed() or self.eager
             errors = errors.or_perturbed(beside(self.perturbed, True))
         return errors
 

@@ -77,7 +77,7 @@ class Subject:
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
     changed_by_loading: tuple[Setting, ...] = ()  # global settings
-    forms: Sequence[str] = ()  # what the model came as, such as with weights in float64
+    forms: Sequence[str] = ()  # in which the model came, such as with weights in float64
     data_files: Sequence[Path] = ()  # of the user's, which were read while the model was loaded
     runs_with_noise: dict[int, tuple[tuple[Outputs, ...], ...]] = field(default_factory=dict)  # by their roundings
 
@@ -118,10 +118,15 @@ class Subject:
         return replace(model, inputs=(*model.inputs, *self.probes))
 
     def perturbed(self) -> tuple[Outputs, ...]:
-        """Return what eager answers from weights and inputs that are moved by up to one rounding."""
+        """Return what eager answers from weights and inputs that are moved by up to one rounding, or nothing if it then
+        fails, as where it asserts that inputs are at most 1."""
         model = self.load()
         module, sets = move_to_device(model, self.cell)
-        return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
+        try:
+            return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
+        except Exception:
+            traceback.print_exc()
+            return ()
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
@@ -129,8 +134,12 @@ class Subject:
             module, sets = move_to_device(self.load(), self.cell)
             runs = []
             for seed in range(RUNS_WITH_NOISE):
-                with RoundingNoise(seed, roundings):
-                    runs.append(run_eager(module, sets, traits=self.traits))
+                try:
+                    with RoundingNoise(seed, roundings):
+                        runs.append(run_eager(module, sets, traits=self.traits))
+                except Exception:  # a model may refuse what is just beyond its range
+                    traceback.print_exc()
+                    return ()
             self.runs_with_noise[roundings] = tuple(runs)
         return self.runs_with_noise[roundings]
 
