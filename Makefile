@@ -7,6 +7,9 @@ VENV   ?= .venv
 ARGS   ?=
 # constraints-oldest.txt and constraints-newest.txt have the ends of the range of torch.
 CONSTRAINTS ?= constraints.txt
+# Quantised precisions in torch. torchao does not fit the oldest torch, and transformers would fail beside it.
+TORCHAO ?= $(if $(findstring oldest,$(CONSTRAINTS)),,$(COMMA)torchao)
+COMMA  := ,
 # `make fast` tests what differs from this commit.
 SINCE  ?= main
 # The CUDA stack if the driver answers, else the CPU's.
@@ -71,13 +74,13 @@ $(VENV)/bin/python:
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one. Pip takes one core only.
 $(VENV)/.ready-$(EXTRA): pyproject.toml plugins/hotpath/pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(PIP) torch
-	$(PIP) -e ".[$(EXTRA)]" $(PLUGINS)
+	$(PIP) -e ".[$(EXTRA)$(TORCHAO)]" $(PLUGINS)
 	$(COMPILE)
 	touch $@
 
 $(VENV)/.ready-$(EXTRA)-test: pyproject.toml plugins/hotpath/pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(PIP) torch
-	$(COMPILE) & $(PIP) -e ".[$(EXTRA),test]" $(PLUGINS) || exit 1; wait
+	$(COMPILE) & $(PIP) -e ".[$(EXTRA)$(TORCHAO),test]" $(PLUGINS) || exit 1; wait
 	touch $@ $(VENV)/.ready-$(EXTRA)
 
 # What the tests import is compiled beside mypy, which reads sources.

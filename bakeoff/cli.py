@@ -30,6 +30,7 @@ from bakeoff.measuring.controller.server_start import signals_ignored
 from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
+from bakeoff.records.report_file import folder_of
 from bakeoff.reports.console import (
     AsJson,
     answered,
@@ -41,8 +42,8 @@ from bakeoff.reports.console import (
     search_progress,
     stderr,
     steps,
-    tell,
     write,
+    write_and_print,
     write_for_ci,
     written_to_the_end,
 )
@@ -254,7 +255,7 @@ def _run_parts(
     for note in result.report.notes:
         say(note, console)
     with written_to_the_end():
-        tell(result.report, result.folder, quiet, console)
+        write_and_print(result.report, result.folder, quiet, console)
     return result
 
 
@@ -318,16 +319,16 @@ def report(
     if out:
         with written_to_the_end():
             whole = writer.join([judged_anew(report_at(path), calls, require, accept) for path in paths], out)
-            tell(whole, out, junit=junit, summary=summary)
+            write_and_print(whole, out, junit=junit, summary=summary)
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     is_kept = keep or (calls is None and require is None)
     with written_to_the_end():
         for path in paths:
-            folder = path if path.is_dir() else path.parent
+            folder = folder_of(path)
             asked = judged_anew(report_at(path), calls, require, accept)
-            judgement = tell(asked, folder, False, console_for(as_json), junit, summary, is_kept)
+            judgement = write_and_print(asked, folder, False, console_for(as_json), junit, summary, is_kept)
             status = 1 if require and not judgement.meets_requirements else 0
             reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
@@ -558,10 +559,10 @@ def examine_machine(
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
     from bakeoff.doctor import examine
-    from bakeoff.doctor.diagnosis_text import blocks_of
+    from bakeoff.doctor.diagnosis import blocks_of
 
-    with steps() as tell_step:
-        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), tell_step)
+    with steps() as say_step:
+        diagnosis = examine.examine(config.split(backends or ()), config.split(devices or ()), say_step)
     return answered(diagnosis, diagnosis.exit_status, as_json, lambda: print_blocks(blocks_of(diagnosis)))
 
 
@@ -606,8 +607,8 @@ def export_artifact(
     if format not in list(export.Format):
         raise unknown("format", format, export.Format)
     kind = export.Format(format)
-    with steps() as tell_step:
-        record, start = export.export(run, label, out, kind, tell_step=tell_step)
+    with steps() as say_step:
+        record, start = export.export(run, label, out, kind, say_step=say_step)
     answer = command_answers.ExportAnswer(
         cell_id=record.cell.id, label=record.cell.label, format=kind, folder=str(out), start_with=str(start)
     )
@@ -636,16 +637,16 @@ def measure_starts(
     Exit status 1 if nothing was started that meets the requirements.
     """
     from bakeoff.reports import start_report as shown
-    from bakeoff.reports import starts_file
+    from bakeoff.reports import writer
     from bakeoff.shipping.start_runs import measure_run
 
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
-    with steps() as tell_step:
-        measured = measure_run(run, labels or (), starts, cold, tell_step)
-    judged, files = starts_file.write(measured, require, out or (run if run.is_dir() else run.parent) / "starts")
+    with steps() as say_step:
+        measured = measure_run(run, labels or (), starts, cold, say_step)
+    judged, files = writer.write_starts(measured, require, out or folder_of(run) / "starts")
     if as_json:
         return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
-    print_blocks(starts_file.blocks_of(judged, measured))
+    print_blocks(writer.starts_blocks(judged, measured))
     say(f"Starts: {files[0]}")
     return shown.exit_status(judged)
 
@@ -694,8 +695,8 @@ def explain_run(
     from bakeoff.why.explanation_text import explanation_to_page
     from bakeoff.why.suggestions import try_suggestions
 
-    with steps() as tell_step:
-        cells = profile_run(run, label, against, tell_step)
+    with steps() as say_step:
+        cells = profile_run(run, label, against, say_step)
     profiles = [cell.profile for cell in cells]
     explanation = explain(cells, depth)
     blocks = shown.blocks_of(explanation, cells)
@@ -738,19 +739,18 @@ def blame_cell(
     if keep_fp32:
         if script:
             raise UsageError("--script is of a part that fails, and --keep-fp32 of a cell that runs")
-        with search_progress() as tell_progress:
-            kept = controller.kept_modules(run, label, tolerance, tell_progress)
+        with search_progress() as say_progress:
+            kept = controller.kept_modules(run, label, tolerance, say_progress)
         write(out, lambda: markdown.render(shown.blocks_of_kept(kept)))
         return answered(kept, 0 if kept.holds else 1, as_json, lambda: print_blocks(shown.blocks_of_kept(kept)))
     if tolerance is not None:
         raise UsageError("--tolerance is of --keep-fp32")
-    with search_progress() as tell_progress:
-        blame, record = controller.blame_cell(run, label, tell_progress)
+    with search_progress() as say_progress:
+        blame, record = controller.blame_cell(run, label, say_progress)
     if script and blame.script:
         failing_script.write_script(blame.script.text, script)
     if drawn := shown.figure(blame):
-        folder = run if run.is_dir() else run.parent
-        path = folder / "figures" / f"blame-{record.cell.id}.svg"
+        path = folder_of(run) / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
         blame = blame.model_copy(update={"figure": str(path)})
     blocks = shown.blocks_of(blame, out.parent if out else run, script)

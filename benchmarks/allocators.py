@@ -154,7 +154,7 @@ def serve() -> None:
     import torch  # shared by all models, and starts no thread yet
 
     from bakeoff import models
-    from bakeoff.measuring.worker import loading
+    from bakeoff.measuring.worker import cell_model
     from bakeoff.records.schema import Cell
 
     while line := read_line():
@@ -166,7 +166,7 @@ def serve() -> None:
         try:
             family = models.find(question["model"])
             sizes = family.resolve({name: str(value) for name, value in question["sizes"].items()})
-            loaded = loading.load(Cell(model=family.name, dimensions=sizes, backend="eager"))
+            loaded = cell_model.load(Cell(model=family.name, dimensions=sizes, backend="eager"))
         except UsageError as error:
             say(json.dumps(str(error)))
             os._exit(1)

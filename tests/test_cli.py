@@ -160,7 +160,7 @@ def test_the_help_names_what_can_be_required(
     assert status == 0 and quantities.keys() <= set(re.findall(r"\w+", out))
 
 
-def test_the_help_of_soak_tells_the_length_that_is_used(command_line: CommandLine) -> None:
+def test_the_help_of_soak_names_the_length_that_is_used(command_line: CommandLine) -> None:
     _, out, _ = command_line("run", "--help")
     (told,) = re.findall(r"--soak .*?\[(\d+), of the two best", " ".join(out.split()))
     plan = LoadPlan.of(Traffic.parse("offline"), None, None, min_time_s=1.5)
@@ -253,7 +253,7 @@ def test_the_times_that_are_shown_count_from_the_command(
     assert "begun at 100.0" in capsys.readouterr().err
 
 
-def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:
+def test_what_a_budget_did_not_reach_is_reported_and_resume_measures_it(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null/double", "--out", "run", "--json")
     status, out, err = command_line(*asked, "--budget", "0.1s")
     answer = json.loads(out)
@@ -730,7 +730,7 @@ def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     assert (folder / "report.md").exists() and (folder / "report.html").exists()
 
 
-def test_costs_are_told_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_are_reported_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(folder, "--keep", "--calls", 100_000) == 0
     said = " ".join(capsys.readouterr().out.split())
     answer = re.search(r"→ onnx (\S+) s for 100,000 calls (1\.8\dx) eager", said)

@@ -68,7 +68,7 @@ def test_the_comparison_goes_into_a_file_too(command_line: CommandLine, tmp_path
     assert "onnx on conv on cpu, fp32 is slower" in (tmp_path / "page" / "new.html").read_text(encoding="utf-8")
 
 
-def test_a_gate_fails_on_what_it_is_told_to_and_leaves_files_for_a_ci_system(
+def test_a_gate_fails_on_what_it_is_reported_to_and_leaves_files_for_a_ci_system(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
     files = ("--junit", "ci/junit.xml", "--summary", "ci/summary.md")

@@ -166,7 +166,7 @@ def compare(
     Raises:
         TypeError: For an unknown keyword. It names the nearest one.
         bakeoff.UsageError: For a value that cannot be used, inputs that are missing, or a part of the model that no
-            other process can have, which is told by its path.
+            other process can have, which is named by its path.
         bakeoff.BakeoffError: Where the run failed as a whole. A backend that fails is a row of the result instead.
     """
     given = dict(locals())

@@ -128,9 +128,9 @@ class PipelineResult(Result):
     def _shipped(self) -> Path:
         """Return the folder with the winners of all parts, which an interrupted run has not written."""
         folder = self.folder / WINNERS
-        left = {} if has_winners(folder) else ship_winners(self._chosen, folder)
+        not_exported = {} if has_winners(folder) else ship_winners(self._chosen, folder)
         if not places_in(folder):
-            reasons = [f"{name}: {reason}" for name, reason in left.items()] or self.report.notes
+            reasons = [f"{name}: {reason}" for name, reason in not_exported.items()] or self.report.notes
             raise UsageError(f"no part has a winner that can be put in place: {'; '.join(reasons)}")
         return folder
 
@@ -191,13 +191,13 @@ class _WinnerSet:
 
     parts: Mapping[str, Result]  # whose winners are wanted
     whole: WholeMeasured = field(default_factory=WholeMeasured)
-    left: Mapping[str, str] = field(default_factory=dict)  # why a winner could not be exported, by part
+    not_exported: Mapping[str, str] = field(default_factory=dict)  # the reason, by part
     winners: Winners = field(default_factory=dict)
     is_shipped: bool = False
 
     def measure(self, pipeline: object, example: object, evaluate: Evaluate | None, seed: int, folder: Path) -> None:
         """Export the winners into `folder`, and measure the pipeline with them. Interrupted, it keeps what is there."""
-        self.left = ship_winners(self.parts, folder)
+        self.not_exported = ship_winners(self.parts, folder)
         self.is_shipped = True
         self.winners = winners_in(folder, pipeline)
         measure_in_turn(pipeline, example, self.winners, self.whole.bursts)
@@ -260,7 +260,7 @@ def compare_parts(
         if not chosen.is_shipped:  # what is there is of another set, or a part of this one
             shutil.rmtree(folder / WINNERS, ignore_errors=True)
         notes = [
-            _note(name, result, name in chosen.winners, chosen.left.get(name, ""), was_interrupted)
+            _note(name, result, name in chosen.winners, chosen.not_exported.get(name, ""), was_interrupted)
             for name, result in chosen.parts.items()
         ]
         is_in_fp32 = chosen.parts is not results

@@ -13,6 +13,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.stored_report import report_at
 from bakeoff.records import schema
 from bakeoff.records.errors import UsageError
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import Report
 from bakeoff.reports.json_answer import ContestAnswer, MixAnswer, RunAnswer, answer_of
 
@@ -252,7 +253,7 @@ class Ended(NamedTuple):
 
 def result_at(path: Path) -> Result:
     """Return the result of one run, whose folder or `report.json` this is. Raises UsageError where there is none."""
-    return Result(report_at(path), (path if path.is_dir() else path.parent).resolve())
+    return Result(report_at(path), folder_of(path).resolve())
 
 
 def _terminal_width() -> int:

@@ -22,7 +22,7 @@ from bakeoff.records.errors import BakeoffError, first_line, os_reason
 from bakeoff.records.schema import Cell, Record
 from bakeoff.reports import writer
 from bakeoff.reports.console import written_to_the_end
-from bakeoff.scaling.controller_process import ControllerProcess, ProgressEvent, Relay, Tell, starter
+from bakeoff.scaling.controller_process import ControllerProcess, ProgressEvent, Relay, Send, starter
 from bakeoff.shipping.export import keep_programs
 
 START = """
@@ -99,17 +99,17 @@ class RunProcess(ControllerProcess):
 class WholeRelay(Relay):
     """Passes on to the program what a run reports, and knows what is left to measure."""
 
-    def __init__(self, tell: Tell) -> None:
-        super().__init__(tell)
+    def __init__(self, send: Send) -> None:
+        super().__init__(send)
         self.is_interrupted = False
         self._left: set[str] | None = None
 
     def planned(self, cells: Sequence[Cell]) -> None:
         self._left = {cell.id for cell in cells}
-        self._tell(ProgressEvent("planned", (cells,)))
+        self._send(ProgressEvent("planned", (cells,)))
 
     def ended(self, record: Record) -> None:
-        self._tell(ProgressEvent("ended", (record,)))
+        self._send(ProgressEvent("ended", (record,)))
         if self._left is not None:
             self._left.discard(record.cell.id)
 
@@ -123,16 +123,16 @@ class WholeRelay(Relay):
 def main() -> None:
     """Carry out one run for the program that started this process."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # as the command line does
-    connection, tell = starter()
+    connection, send = starter()
     try:
-        connection.send(_carry_out(connection.recv(), tell))
+        connection.send(_carry_out(connection.recv(), send))
     except (EOFError, ConnectionError):  # the program is gone
         if folder := os.environ.get(LIVE_MODEL):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _carry_out(begin: StartRun, tell: Tell) -> RunEnded | RunFailed:
-    relay = WholeRelay(tell)
+def _carry_out(begin: StartRun, send: Send) -> RunEnded | RunFailed:
+    relay = WholeRelay(send)
     signal.signal(signal.SIGINT, relay.interrupt)
     try:
         report, store = runs.run(begin.request, begin.folder, begin.command, relay, begin.begun_s)

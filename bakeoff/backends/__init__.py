@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, unknown
@@ -76,6 +77,18 @@ def create(name: str) -> Backend:
             f"backend '{name}' ({target}) does not load: {type(error).__name__}: {first_line(error)}"
         ) from error
     return backend
+
+
+def if_it_loads(name: str) -> Backend | None:
+    """Create the backend, or return None where its module does not load. Its own cell then says why."""
+    try:
+        return create(name)
+    except BakeoffError:
+        return None
+
+
+def all_that_load() -> Iterator[Backend]:
+    return filter(None, map(if_it_loads, names()))
 
 
 def _third_party() -> dict[str, str]:

@@ -15,7 +15,7 @@ from bakeoff.backends import base, cuda_graph, inductor, quantising
 from bakeoff.backends.base import Compiled, Mode, Settings, Suits
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import use_exportable_experts
-from bakeoff.backends.inductor_profiling import naming_kernels, options_for_names
+from bakeoff.backends.inductor_profiling import OPTIONS_FOR_NAMES, naming_kernels
 from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, spelled
@@ -155,7 +155,7 @@ class AOTInductor(base.AheadOfTime):
                 configs["aot_inductor.precompile_headers"] = False
             naming = naming_kernels(context.for_profile, within_flat)
             if context.for_profile:
-                configs |= options_for_names()
+                configs |= OPTIONS_FOR_NAMES
             with context.phase("compile"), prepared.compiling(), naming as named, inductor.InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs

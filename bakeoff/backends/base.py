@@ -147,7 +147,7 @@ class Mode:
 
     def in_channels_last(self, worth_trying: Suits | None = None) -> Mode:
         """Return this mode with images and weights in channels_last memory. It is worth trying for convolutions, on the
-        same device unless told otherwise."""
+        same device unless `device` says otherwise."""
         suits = self.worth_trying and replace(self.worth_trying, convolutions=True)
         name = CHANNELS_LAST if self.name == DEFAULT else f"{self.name}-{CHANNELS_LAST}"
 

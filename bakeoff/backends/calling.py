@@ -97,7 +97,7 @@ def returned_by_call(outputs: object) -> Returned:
             tensors[place] = torch.tensor(leaf, dtype=_type_of(leaf))
             numbers.append(place)
         elif isinstance(leaf, CONSTANTS):
-            constants[place] = _text_of(leaf)
+            constants[place] = VARIES if place in VARYING_TEXTS else _text_of(leaf)
     if not tensors:
         raise _holds_no_tensor(outputs)
     returned = Returned.of(tensors.values(), tensors, numbers, constants)
@@ -192,6 +192,12 @@ TRACED_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 CONSTANTS = (type(None), str, bytes, Enum, torch.dtype, torch.device, range, slice)
 """What is compared by its text."""
+
+VARYING_TEXTS: set[str] = set()
+"""Places of texts that differ from call to call, such as an id. The process that makes the reference finds them."""
+
+VARIES = "a text of each call"
+"""What stands for such a text."""
 
 LEAVES = (torch.Tensor, *NUMBERS, *TRACED_NUMBERS, *CONSTANTS)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from bakeoff.backends import base, delegation
+from bakeoff.backends import base
 from bakeoff.backends.base import Availability
 from bakeoff.backends.ranges import exported
 from bakeoff.models.base import Inputs
@@ -108,7 +108,7 @@ class Method(base.FlatCalls):
 def placement_of(account: Mapping[str, tuple[int, int]]) -> Placement:
     """Return where operators run, from how often XNNPACK took each of them and how often it did not."""
     counts = {name: pair for name, pair in account.items() if name not in COMPUTES_NOTHING}
-    delegated = sum(taken for taken, _ in counts.values())
-    left = {name.removesuffix("_default"): rest for name, (_, rest) in counts.items() if rest}
+    delegated = sum(number for number, _ in counts.values())
+    others = {name.removesuffix("_default"): rest for name, (_, rest) in counts.items() if rest}
     evidence = "ExecuTorch's account of what was delegated, by operator"
-    return delegation.placement(DELEGATED, delegated, PORTABLE, left, evidence)
+    return Placement.delegated(DELEGATED, delegated, PORTABLE, others, evidence)

@@ -17,7 +17,7 @@ from bakeoff.models.lazily import nn, torch
 from bakeoff.records.schema import Cell
 
 SWITCH = "mha_fastpath"
-"""The setting in which records tell whether the fast path was on, for models that can take it."""
+"""The setting in which records say whether the fast path was on, for models that can take it."""
 
 
 def apply(backend: Backend, cell: Cell) -> None:

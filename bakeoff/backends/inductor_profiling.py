@@ -1,7 +1,7 @@
 """Which modules of the user's model each kernel of Inductor computes for, and where Dynamo left the user's code.
 
 Inductor says of each kernel which nodes of the graph it was made from. A node knows the modules whose forward pass it
-was traced in. Inductor tells it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
+was traced in. Inductor passes it to `set_kernel_post_grad_provenance_tracing` while it writes the code.
 """
 
 import contextlib
@@ -16,9 +16,11 @@ from typing import Any
 from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kernel, Modules, in_order, module_path
 from bakeoff.records.text import counted
 
-TOLD_TO = "set_kernel_post_grad_provenance_tracing"
+NOTED_BY = "set_kernel_post_grad_provenance_tracing"
 WRITERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 """Modules that hold the function by its name."""
+
+OPTIONS_FOR_NAMES = {"cpp.enable_kernel_profile": True}
 
 VIEWS = frozenset(
     re.findall(
@@ -58,10 +60,6 @@ class NamedKernels:
         ]
 
 
-def options_for_names() -> dict[str, Any]:
-    return {"cpp.enable_kernel_profile": True}
-
-
 @contextlib.contextmanager
 def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path) -> Iterator[NamedKernels]:
     """Collect the kernels of what is compiled in the block. `clean` makes the user's path of a traced module's."""
@@ -79,14 +77,14 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
         named.by_graph[graph].append(Kernel(kernel, tuple(map(clean, modules_of(nodes, is_extern)))))
 
     with contextlib.ExitStack() as stack:
-        # nothing tells of the kernels of a graph that is read from a cache
-        stack.enter_context(config.patch({**options_for_names(), "fx_graph_cache": False}))
+        # nothing reports the kernels of a graph that is read from a cache
+        stack.enter_context(config.patch({**OPTIONS_FOR_NAMES, "fx_graph_cache": False}))
         stack.enter_context(functorch.patch(enable_autograd_cache=False))
         for name in WRITERS:
             module = importlib.import_module(name)
-            if hasattr(module, TOLD_TO):
-                stack.callback(setattr, module, TOLD_TO, getattr(module, TOLD_TO))
-                setattr(module, TOLD_TO, note)
+            if hasattr(module, NOTED_BY):
+                stack.callback(setattr, module, NOTED_BY, getattr(module, NOTED_BY))
+                setattr(module, NOTED_BY, note)
         yield named
 
 

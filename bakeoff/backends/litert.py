@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bakeoff.backends import base, delegation
+from bakeoff.backends import base
 from bakeoff.backends.base import Settings
 from bakeoff.backends.weight_only import litert_weights
 from bakeoff.models.base import Inputs
@@ -140,7 +140,7 @@ def placement_of(operators: Iterable[Mapping[str, Any]], outputs: Iterable[int])
             wanted += map(int, maker["inputs"])
     left = Counter(name for name in sorted(ran.values()) if name != DELEGATE)
     delegated = len(ran) - left.total()
-    return delegation.placement(XNNPACK, delegated, OWN_KERNELS, left, "LiteRT's list of operators after delegation")
+    return Placement.delegated(XNNPACK, delegated, OWN_KERNELS, left, "LiteRT's list of operators after delegation")
 
 
 def _in_order(details: Mapping[str, Mapping[str, Any]]) -> list[int]:

@@ -120,12 +120,12 @@ def use_sdpa(module: torch.nn.Module, inputs: Inputs) -> int:
 
 
 def _with_attention(module: torch.nn.Module) -> list[torch.nn.Module]:
-    known: list[tuple[str, torch.nn.Module]] = []
+    outermost: list[tuple[str, torch.nn.Module]] = []
     for path, part in module.named_modules():
-        is_inside = any(not above or path.startswith(f"{above}.") for above, _ in known)
+        is_inside = any(not above or path.startswith(f"{above}.") for above, _ in outermost)
         if not is_inside and hasattr(part, "set_attn_implementation") and hasattr(part, "config"):
-            known.append((path, part))
-    return [part for _, part in known]
+            outermost.append((path, part))
+    return [part for _, part in outermost]
 
 
 class Change(NamedTuple):

@@ -84,11 +84,11 @@ def keep_modules(path: Path, exported: Sequence[Node]) -> None:
 
 def without_constants(nodes: Sequence[Node], inputs: Iterable[str]) -> list[Node]:
     """Return the nodes, in topological order, that depend on these inputs. An engine computes the others once."""
-    known = set(inputs)
+    computed = set(inputs)
     depending = []
     for node in nodes:
-        if known & set(node.inputs):
-            known.update(node.outputs)
+        if computed & set(node.inputs):
+            computed.update(node.outputs)
             depending.append(node)
     return depending
 

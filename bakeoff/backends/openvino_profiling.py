@@ -1,7 +1,7 @@
 """Which modules of the user's model each node of OpenVINO computes for, and its times of calls.
 
 OpenVINO names a node after the node of torch's graph that it was converted from, such as
-`linear_1/aten.linear.default/Add`. The model that runs tells of each of its nodes which ones it was fused from.
+`linear_1/aten.linear.default/Add`. The model that runs reports for each of its nodes which ones it was fused from.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from bakeoff.backends.onnx_profiling import graph_of, nodes_at
 from bakeoff.models.lazily import openvino
 
 EMPTY_CALLS = 200
-"""Calls of an empty model, which tell what a request takes beside its nodes."""
+"""Calls of an empty model, which show what a request takes beside its nodes."""
 
 COMPUTES_NOTHING = ("Const", "Input", "Output")
 """Types of nodes that are no layers."""
@@ -98,8 +98,8 @@ def owners_of(nodes: Sequence[RuntimeNode], converted: Converted) -> dict[Runtim
         sources = (node.name, *(name for name in node.fused_from if name not in names))
         keys = (name.partition("/")[0] for name in sources)
         steps = profiling.in_order(converted.names.get(key, key) for key in keys)
-        known = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
-        engine[node.name] = profiling.EngineNode(known, node.inputs, node.kind in MOVES)
+        sources_in_graph = tuple(step for step in steps if step in graph and (graph[step].modules or graph[step].moves))
+        engine[node.name] = profiling.EngineNode(sources_in_graph, node.inputs, node.kind in MOVES)
     works_for = profiling.steps_of(engine, graph)
     return {
         node: profiling.MOVE if node.kind in MOVES else profiling.owner_of(works_for[node.name], graph)

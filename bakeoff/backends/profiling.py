@@ -1,4 +1,4 @@
-"""What a backend tells of a profiled call: which kernel or operator ran when, and for which modules of the user.
+"""What a backend reports of a profiled call: which kernel or operator ran when, and for which modules of the user.
 
 A profiled call is never a timed one. The harness times the profiled calls from outside, as it times any call, and says
 what profiling costs.
@@ -166,7 +166,7 @@ class Profiler(ABC):
     source: str
     """The library's profiler, in words."""
     tells_calls_apart: bool = True
-    """False if the library only tells the mean of all calls so far."""
+    """False if the library only reports the mean of all calls so far."""
 
     @abstractmethod
     def run(self) -> None:
@@ -233,7 +233,7 @@ def parts_of(calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
 
 
 def in_sequence(times: Iterable[tuple[str, Owner, float]], begun_us: float = 0.0) -> list[TracedSpan]:
-    """Return nodes with their times in microseconds as spans one behind the other, of engines that tell no more."""
+    """Return nodes with their times in microseconds as spans one behind the other, of engines that report no more."""
     spans = []
     for name, owner, lasted_us in times:
         if lasted_us > 0:
@@ -283,8 +283,8 @@ def owners_in_order(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modul
         if place is not None:
             owners.append(kernels[place].modules)
         elif ran[number].startswith("fused_"):
-            first = next((known + 1 for known in reversed(places[:number]) if known is not None), 0)
-            last = next((known for known in places[number:] if known is not None), len(kernels))
+            first = next((before + 1 for before in reversed(places[:number]) if before is not None), 0)
+            last = next((after for after in places[number:] if after is not None), len(kernels))
             owners.append(in_order(path for kernel in kernels[first:last] for path in kernel.modules))
         else:
             owners.append(())

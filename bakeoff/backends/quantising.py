@@ -138,7 +138,7 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
     precision = context.cell.precision
     if not precision.is_quantised:
         return Prepared(module, inputs)
-    purpose = "quantised precisions in torch need torchao"
+    purpose = "quantised precisions in torch need torch 2.11 and torchao"
     require(purpose, "torchao", *TORCHAO)  # before the phase, which does not time imports
     with context.phase("export"):
         if precision is Precision.FP8:

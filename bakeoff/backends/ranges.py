@@ -104,8 +104,8 @@ def _require_whole_range(program: ExportedProgram, axes: OpenAxes) -> None:
         size: Any = placeholders[axis.tensor].meta["val"].shape[axis.axis]
         if isinstance(size, int):
             raise Unsupported(f"one build does not serve the range: torch.export specialised {_name(axis)} to {size}")
-        known = program.range_constraints.get(size.node.expr)
-        low, high = (float(known.lower), float(known.upper)) if known is not None else (0.0, math.inf)
+        supported = program.range_constraints.get(size.node.expr)
+        low, high = (float(supported.lower), float(supported.upper)) if supported is not None else (0.0, math.inf)
         # torch.export takes sizes of 0 and 1 for special, and its programs still take them
         if low > max(axis.low, 2) or high < axis.high:
             raise Unsupported(

@@ -322,7 +322,7 @@ NOT_COMPUTED_IN = ("bool", "int32", "int64", "uint8")
 
 
 def layer_types(information: str) -> Counter[str]:
-    """Count an engine's layers by the type that they compute in, as the inspector's JSON tells; "" stands for an
+    """Count an engine's layers by the type that they compute in, as the inspector's JSON says; "" stands for an
     unknown type."""
     return Counter(map(_layer_type, layers_in(information)))
 
@@ -331,9 +331,9 @@ def _layer_type(layer: Mapping[str, Any]) -> str:
     tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
     formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
     named = (next((ours for ours, words in TYPE_NAMES.items() if any(map(text.count, words))), "") for text in formats)
-    known = [kind for kind in named if kind]
+    kinds = [kind for kind in named if kind]
     # a layer that takes indices, such as a whole network in one layer, computes in another type
-    return next((kind for kind in known if kind not in NOT_COMPUTED_IN), known[0] if known else "")
+    return next((kind for kind in kinds if kind not in NOT_COMPUTED_IN), kinds[0] if kinds else "")
 
 
 def output_types(path: Path) -> tuple[str, ...]:

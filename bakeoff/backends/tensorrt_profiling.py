@@ -1,6 +1,6 @@
 """Which modules of the user's model each layer of a TensorRT engine computes for, and the times of its layers.
 
-The engine's inspector tells which nodes of the ONNX graph a layer was made from, and the exporter's metadata tells the
+The engine's inspector says which nodes of the ONNX graph a layer was made from, and the exporter's metadata names the
 modules of these nodes. The times are those that TensorRT gives to an `IProfiler` in each call.
 """
 # If TensorRT is not installed, mypy takes its IProfiler for Any.
@@ -51,9 +51,6 @@ Times = list[tuple[str, float]]
 
 def collector_of(calls: list[Times]) -> trt.IProfiler:
     class Collector(trt.IProfiler):
-        def __init__(self) -> None:
-            super().__init__()
-
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             calls[-1].append((layer_name, ms))
 
@@ -61,7 +58,7 @@ def collector_of(calls: list[Times]) -> trt.IProfiler:
 
 
 class LayerProfiler(NodeProfiler):
-    """An engine's execution context with TensorRT's profiler in it. TensorRT does not tell when a layer began."""
+    """An engine's execution context with TensorRT's profiler in it. TensorRT does not report when a layer began."""
 
     engine = "TensorRT"
     source = "TensorRT's IProfiler, and the nodes that its inspector names for each layer"

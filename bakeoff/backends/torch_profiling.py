@@ -22,7 +22,7 @@ CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
 
 SPLIT_CALLS = 3
-"""Calls under torch's profiler that tell which operators a module's own time consists of."""
+"""Calls under torch's profiler that show which operators a module's own time consists of."""
 
 REGION = "Torch-Compiled Region: "
 """Beginning of the name of an event that is one call of code that Dynamo compiled. Its id follows, such as `0/1`."""
@@ -257,12 +257,12 @@ def shares_in(trace: Trace) -> dict[str, dict[tuple[str, Kind], tuple[float, flo
                 taken_us[path][child.name, kind_of(child.name)].append(child.lasted_us)
     shares: dict[str, dict[tuple[str, Kind], tuple[float, float]]] = {}
     for path, whole_us in own_us.items():
-        taken = {
+        of_path = {
             key: (min(1.0, sum(times) / max(whole_us, 1e-9)), len(times) / len(calls))
             for key, times in taken_us[path].items()
         }
-        rest = max(0.0, 1.0 - sum(share for share, _ in taken.values()))
-        shares[path] = {**taken, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
+        rest = max(0.0, 1.0 - sum(share for share, _ in of_path.values()))
+        shares[path] = {**of_path, (NOT_SEEN, Kind.FRAMEWORK): (rest, 1.0)}
     return shares
 
 
@@ -411,9 +411,9 @@ def graph_kernels(graph: torch.fx.Graph) -> list[Kernel]:
 def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modules]:
     """Return the modules of GPU kernels that have the names which the compiler gave them, as in a CUDA graph."""
     places = profiling.aligned([kernel.name for kernel in kernels], ran)
-    known = {kernel.name: kernel.modules for kernel in kernels}
+    of_kernels = {kernel.name: kernel.modules for kernel in kernels}
     return [
-        known.get(name, ()) if place is None else kernels[place].modules
+        of_kernels.get(name, ()) if place is None else kernels[place].modules
         for name, place in zip(ran, places, strict=True)
     ]
 

@@ -26,7 +26,7 @@ class Library(Frozen):
 
 
 class GpuState(Frozen):
-    """A GPU before anything of ours runs on it. Values that NVML does not tell are None."""
+    """A GPU before anything of ours runs on it. Values that NVML does not report are None."""
 
     index: int
     name: str

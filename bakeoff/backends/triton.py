@@ -157,16 +157,16 @@ def choose_variant(
         except (OutOfResources, PTXASError, RuntimeError) as error:
             failed.append(f"{_spelled(variant)}: {type(error).__name__}")
             continue
-        taken = triton.testing.do_bench(
+        call_ms = triton.testing.do_bench(
             launch.run, warmup=VARIANT_WARM_UP_MS, rep=VARIANT_REPEAT_MS, return_mode="median"
         )
-        milliseconds.append((float(taken), number))
+        milliseconds.append((float(call_ms), number))
     torch.cuda.empty_cache()  # do_bench's buffer for clearing the L2 is not the cell's memory
     if not milliseconds:
         raise BakeoffError(f"no variant of its kernel runs: {'; '.join(failed)}")
     chosen = dict(variants[min(milliseconds)[1]])
     remembered.write_text(json.dumps(chosen), encoding="utf-8")
-    tried = ", ".join(f"{taken:.4g} ms for {_spelled(variants[number])}" for taken, number in sorted(milliseconds))
+    tried = ", ".join(f"{call_ms:.4g} ms for {_spelled(variants[number])}" for call_ms, number in sorted(milliseconds))
     settings: Settings = {"chosen": f"the fastest of {len(variants)}", "tried": tried}
     return chosen, {**settings, **({"failed": "; ".join(failed)} if failed else {})}
 

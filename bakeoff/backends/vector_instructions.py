@@ -41,8 +41,8 @@ def trust_vector_instructions(answers: Mapping[str, bool]) -> None:
     ask = cpu_vec_isa.VecISA.check_build
 
     def check_build(kind: cpu_vec_isa.VecISA, code: str) -> bool:
-        known = answers.get(_name_of_check(kind, code))
-        return ask(kind, code) if known is None else known
+        answer = answers.get(_name_of_check(kind, code))
+        return ask(kind, code) if answer is None else answer
 
     cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
 

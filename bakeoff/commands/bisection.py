@@ -93,7 +93,7 @@ def take_steps(folder: Path, quiet: bool, as_json: bool) -> int:
 def go_on(
     folder: Path,
     take: Callable[[BisectionState, str, Path], TriedVersion | None],
-    tell: Callable[[Bisection, TriedVersion], None],
+    on_step: Callable[[Bisection, TriedVersion], None],
 ) -> Bisection:
     """Take the steps that are left, and keep and report each; the next call goes on after an interruption. `take`
     returns None where a step was interrupted, and what it raises passes through."""
@@ -106,7 +106,7 @@ def go_on(
             after = kept.bisection.model_copy(update={"steps": (*kept.bisection.steps, step)})
             kept = kept.model_copy(update={"bisection": after})
             _keep(kept, folder)
-            tell(after, step)
+            on_step(after, step)
     return kept.bisection
 
 
@@ -117,7 +117,8 @@ def measure_step(
     BakeoffError where the good or the bad version does not install, or the model fails with it."""
     bisection = kept.bisection
     names = {
-        measured: _environment(bisection.package, measured) for measured in (bisection.good, bisection.bad, version)
+        measured: re.sub(r"[^A-Za-z0-9_.-]", "-", f"{bisection.package}-{measured}")
+        for measured in (bisection.good, bisection.bad, version)
     }
     try:
         for version_name, name in names.items():
@@ -145,10 +146,6 @@ def _report(request: Request, folder: Path, command: str, progress: Progress) ->
         return runs.run(request, folder, command, progress)[0]
     report = report_of(Store.open(folder))
     return report if report.complete else runs.resume(folder, progress)[0]
-
-
-def _environment(package: str, version: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", f"{package}-{version}")
 
 
 def _keep(kept: BisectionState, folder: Path) -> None:

@@ -145,7 +145,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
                     checks.append(_check(record, accuracy))
                     say(checks[-1])
     except KeyboardInterrupt:
-        pass  # what was checked is told, and the answer is not complete
+        pass  # what was checked is reported, and the answer is not complete
     complete = 0 < planned == len(records)
     finding = finding_of(checks)
     if not complete:

@@ -38,7 +38,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store, what_is_kept_in
 from bakeoff.records.text import counted, first, listed
-from bakeoff.reports.console import console_for, print_json, say, stderr, tell, written_to_the_end
+from bakeoff.reports.console import console_for, print_json, say, stderr, write_and_print, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.live_table import LiveTable
 from bakeoff.scaling.cluster import Cluster
@@ -398,7 +398,7 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
     raises a KeyboardInterrupt which names the command that writes the rest."""
     with written_to_the_end():
         try:
-            judgement = tell(report, store.root, quiet, console_for(as_json), junit, summary)
+            judgement = write_and_print(report, store.root, quiet, console_for(as_json), junit, summary)
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None

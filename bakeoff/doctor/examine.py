@@ -140,18 +140,11 @@ def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Co
     devices = [Device(name) for name in device_names]
     contests: dict[str, list[PlannedCell]] = {}
     for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
-        model, sizes = _model_for(name)
+        model, sizes = (backends.if_it_loads(name) or Backend).trial
         dimensions = models.find(model).resolve(sizes)
         cell = Cell(model=model, dimensions=dimensions, device=device, backend=name, mode=mode)
         contests.setdefault(cell.contest_id, []).append(PlannedCell(cell, by_name))
     return [Contest(contest_id, tuple(cells)) for contest_id, cells in contests.items()]
-
-
-def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
-    try:
-        return backends.create(backend).trial
-    except BakeoffError:  # the trial says why it does not load
-        return Backend.trial
 
 
 def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> list[BackendTrial]:

@@ -1,4 +1,4 @@
-"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch tells in a worker.
+"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch reports in a worker.
 
 Nothing here imports a compiler or torch. Values that cannot be read are None.
 """
@@ -77,11 +77,8 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
     """Return the packages that these backends need, by canonical name, from their metadata."""
     used: dict[str, list[str]] = {}
     for name in names:
-        try:
-            listed = backends.create(name).libraries
-        except BakeoffError:  # the trial says why
-            continue
-        for library in listed:
+        backend = backends.if_it_loads(name)
+        for library in backend.libraries if backend else ():
             used.setdefault(canonicalize_name(library), []).append(name)
     wanted = [Requirement(text) for text in requirements()]
     needed: dict[str, str] = {
@@ -141,13 +138,11 @@ def quota_cores(control_groups: Path, membership: Path) -> float | None:
 
 def linked() -> dict[str, int]:
     versions = {}
-    for name in backends.names():
-        with contextlib.suppress(BakeoffError):  # the trial says why it does not load
-            for link in backends.create(name).links:
-                with contextlib.suppress(metadata.PackageNotFoundError):
-                    file = Path(str(metadata.distribution(link.distribution).locate_file(link.file)))
-                    if (major := linked_major(file, link.library)) is not None:
-                        versions[link.name] = major
+    for link in (link for backend in backends.all_that_load() for link in backend.links):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            file = Path(str(metadata.distribution(link.distribution).locate_file(link.file)))
+            if (major := linked_major(file, link.library)) is not None:
+                versions[link.name] = major
     return versions
 
 

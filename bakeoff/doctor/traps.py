@@ -1,6 +1,5 @@
 """Known traps of a machine and of its libraries. Those of one backend alone stand with the backend."""
 
-import contextlib
 from collections.abc import Iterator
 
 from packaging.requirements import Requirement
@@ -9,11 +8,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from bakeoff import backends
-from bakeoff.backends.base import Backend
 from bakeoff.backends.traps import Facts, Finding, Library, Trap, Weight, major_version
 from bakeoff.measuring.versions import TESTED_TORCH, untested_torch
 from bakeoff.models.libraries import torchvision_of, torchvision_remedy
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.text import counted
 
 MIN_SHARED_MEMORY_BYTES = 2**30
@@ -32,7 +29,7 @@ def find_all(facts: Facts) -> list[Finding]:
 
 
 def all_traps() -> list[Trap]:
-    return list(dict.fromkeys([*TRAPS, *(trap for backend in _all_backends() for trap in backend.traps)]))
+    return list(dict.fromkeys([*TRAPS, *(trap for backend in backends.all_that_load() for trap in backend.traps)]))
 
 
 def name_of(trap: Trap) -> str:
@@ -83,7 +80,7 @@ def driver_too_old(facts: Facts) -> Iterator[Finding]:
 def library_does_not_import(facts: Facts) -> Iterator[Finding]:
     """Mostly such a library was compiled against other versions of the libraries beside it."""
     for library in facts.libraries.values():
-        users = [backend for backend in _all_backends() if backend.name in library.backends]
+        users = [backend for backend in backends.all_that_load() if backend.name in library.backends]
         on_gpu = bool(users) and all(backend.devices == ("cuda",) for backend in users)
         if library.imports is False and not _lacks_operators(library) and (facts.has_gpu or not on_gpu):
             yield Finding(
@@ -135,7 +132,7 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
 
 def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
     if facts.cxx is None:
-        names = [backend.name for backend in _all_backends() if backend.writes_cxx]
+        names = [backend.name for backend in backends.all_that_load() if backend.writes_cxx]
         yield Finding(
             weight=Weight.PROBLEM,
             text="no C++ compiler: Inductor on the CPU and AOTInductor write C++",
@@ -257,12 +254,6 @@ def _unmet(facts: Facts, asking: str, name: str, specifier: str, found: str, bac
         remedy=f"pip install '{name}{specifier}'{beside}",
         backends=backends,
     )
-
-
-def _all_backends() -> Iterator[Backend]:
-    for name in backends.names():
-        with contextlib.suppress(BakeoffError):  # its trial says why it does not load
-            yield backends.create(name)
 
 
 def _lacks_operators(library: Library) -> bool:

@@ -1,16 +1,16 @@
-"""Estimates how much a latency changed between two runs, which share no rounds."""
+"""Estimates how much a latency changed between two runs, which share no rounds, and brings their contests together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.intervals import around, welch_half_width
-from bakeoff.records.schema import Burst, Interval
+from bakeoff.records.schema import Burst, Interval, Report
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,22 @@ def _calibration_logs(bursts: Iterable[Burst]) -> list[float]:
         if burst.conditions and burst.conditions.calibration_ms:
             by_process.setdefault(burst.process, []).append(burst.conditions.calibration_ms)
     return [math.log(float(np.median(by_process[process]))) for process in sorted(by_process)]
+
+
+def grouped_alike(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports with a contest for each precision where one has precisions together that another has apart."""
+    contests: dict[str, set[str]] = {}
+    for cell in (record.cell for report in reports for record in report.records):
+        contests.setdefault(cell.id, set()).add(cell.contest_id)
+    differing = {contest_id for ids in contests.values() if len(ids) > 1 for contest_id in ids}
+    return [_apart(report, differing) for report in reports]
+
+
+def _apart(report: Report, contest_ids: Collection[str]) -> Report:
+    records = [
+        record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})})
+        if record.cell.contest_id in contest_ids
+        else record
+        for record in report.records
+    ]
+    return report.model_copy(update={"records": records})

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from bakeoff.judging import environment_changes
-from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
+from bakeoff.judging.change import Change, calibration_change, grouped_alike, latency_change, relative_change
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.doubts_of_winner import LastRunDiffers, contradictions
 from bakeoff.judging.environment_changes import UNKNOWN, Bearing, Difference
@@ -24,7 +24,6 @@ from bakeoff.judging.fit import Fit, by_contest
 from bakeoff.judging.intervals import student_quantile
 from bakeoff.judging.judgement import ContestJudgement, judge
 from bakeoff.judging.metric_changes import MetricJudgement, metrics_beside
-from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.ranking import BASELINE, baseline_of
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.metrics import Metrics
@@ -56,7 +55,7 @@ class Outcome(StrEnum):
     ONLY_NEW = "only in new"
 
 
-_TOLD = {Outcome.BROKEN, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
+_JUDGED = {Outcome.BROKEN, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
 
 CANNOT_TELL = "cannot-tell"
 FAIL_ON = (
@@ -90,7 +89,7 @@ class ReasonKind(StrEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason with its values. With `margin`, only a change over this share could be told."""
+    """A reason with its values. With `margin`, only a change over this share could be seen."""
 
     kind: ReasonKind
     margin: float | None = None
@@ -130,14 +129,14 @@ class CellChange:
 
 @dataclass(frozen=True)
 class Inconclusive:
-    """Why cells could not be told slower, faster or the same."""
+    """Why cells could not be judged slower, faster or the same."""
 
     cells: int
-    is_all: bool  # nothing could be told of any other cell either
+    is_all: bool  # no other cell could be judged either
     kind: ReasonKind  # the reason of most of them
-    margin: float | None = None  # only a change over this share would have been told
-    processes: int | None = None  # of each cell in both runs would tell; None where more do not help
-    is_enough: bool = True  # False if even the largest number that can be asked for may not tell
+    margin: float | None = None  # only a change over this share would have been seen
+    processes: int | None = None  # of each cell in both runs would decide; None where more do not help
+    is_enough: bool = True  # False if even the largest number that can be asked for may not decide
 
 
 @dataclass(frozen=True)
@@ -178,14 +177,14 @@ class Comparison:
 
     @property
     def inconclusive(self) -> Inconclusive | None:
-        """Return why nothing could be told of some cells, or None if there is no such cell."""
+        """Return why some cells could not be judged, or None if there is no such cell."""
         reasons = [cell.reason for cell in self.cells if cell.outcome is Outcome.CANNOT_TELL and cell.reason]
         if not reasons:
             return None
         kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
         verdict = Inconclusive(
             cells=len(reasons),
-            is_all=not any(cell.outcome in _TOLD for cell in self.cells),
+            is_all=not any(cell.outcome in _JUDGED for cell in self.cells),
             kind=kind,
             margin=max((reason.margin for reason in reasons if reason.margin), default=None),
         )
@@ -201,8 +200,8 @@ class Comparison:
         return any(cell.metrics for cell in self.cells)
 
     @property
-    def tells_most(self) -> bool:
-        """Return True unless nothing could be told of most cells."""
+    def judges_most(self) -> bool:
+        """Return True unless most cells could not be judged."""
         return self.inconclusive is None or 2 * self.inconclusive.cells <= len(self.cells)
 
 
@@ -282,7 +281,7 @@ NO_FILE = "not there"
 
 
 def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:
-    """Return about how many processes of each cell would tell whether one is slower by `fail_above`."""
+    """Return about how many processes of each cell would decide whether one is slower by `fail_above`."""
     spreads = [
         cell.raw.half_width / _half_width_for(min(len(process_medians_ms(one.bursts)) for one in (cell.base, cell.new)))
         for cell in cells
@@ -451,7 +450,7 @@ def _with_metrics(change: CellChange, required: Mapping[str, bool], fail_above: 
 
 
 def _judge_control(control: Control, rules: _Rules) -> tuple[Outcome, Reason | None]:
-    """Judge the baseline itself: it is the same, or nothing can be told: its change and the machine's are one."""
+    """Judge the baseline itself: it is the same, or cannot be judged: its change and the machine's are one."""
     if control.moved:
         return Outcome.CANNOT_TELL, Reason(ReasonKind.IS_CONTROL)
     if rules.other_machine:
@@ -480,7 +479,7 @@ def _judge(
 
 
 def _ended_undecided(contest: ContestJudgement) -> bool:
-    """Return True if several processes left a pair undecided. That one process decides little is told of cells."""
+    """Return True if several processes left a pair undecided. That one process decides little is said of cells."""
     return any(contest.fastest.leads[label].processes > 1 for label in contest.fastest.open_labels)
 
 

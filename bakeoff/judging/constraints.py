@@ -50,7 +50,7 @@ class Requirements:
         return [doubt for requirement in self.items if (doubt := requirement.unmet(record))]
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
-        """Return one doubt for each requirement that records may miss, for all that their samples tell."""
+        """Return one doubt for each requirement that records may miss, for all that their samples show."""
         doubts = [doubt for requirement in self.items for record in records if (doubt := requirement.open(record))]
         alike = grouped(doubts, lambda doubt: replace(doubt, labels=()))
         return [replace(doubt, labels=tuple(one.labels[0] for one in ones)) for doubt, ones in alike.items()]
@@ -388,11 +388,11 @@ def _parse_one(text: str, names: Collection[str], option: str) -> Requirement:
     return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")
 
 
-def _unknown(name: str, known: Iterable[str], asked: str) -> UsageError:
+def _unknown(name: str, names: Iterable[str], asked: str) -> UsageError:
     """Return an error that names the nearest quantity, of those that end in the same unit if there are any."""
-    known = ["median_ms"] if name in ("latency_ms", "p50_ms") else list(known)
+    names = ["median_ms"] if name in ("latency_ms", "p50_ms") else list(names)
     unit = name.rpartition("_")[2]
-    return unknown("quantity", name, [one for one in known if one.endswith(f"_{unit}")] or known, asked)
+    return unknown("quantity", name, [one for one in names if one.endswith(f"_{unit}")] or names, asked)
 
 
 class RequirementMissed(OfCell):
@@ -424,7 +424,7 @@ class RequirementOpen(OfCandidates):
     value: float
     reference: float | None  # None: the limit is the metric's own, and no change
     samples: int
-    further: int | None  # so many more samples would tell; None: no number of samples that anybody has
+    further: int | None  # so many more samples would decide; None: no number of samples that anybody has
 
     @property
     def brief(self) -> str:
@@ -451,8 +451,8 @@ class RequirementOpen(OfCandidates):
     @property
     def _further_samples(self) -> str:
         if self.further is None:
-            return "more samples would hardly tell"
-        return f"about {self.further:,} more samples would tell"
+            return "more samples would hardly decide"
+        return f"about {self.further:,} more samples would decide"
 
 
 def _spell_quantity(name: str, value: float) -> str:

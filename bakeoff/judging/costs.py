@@ -82,7 +82,7 @@ class BreakEven:
 @dataclass(frozen=True)
 class Leg:
     """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on. `rivals` are the lines
-    with totals that cannot be told from its own, but not the legs before and after it: see `crossing`."""
+    with totals that cannot be distinguished from its own, but not the legs before and after it: see `crossing`."""
 
     line: Line
     first_call: int

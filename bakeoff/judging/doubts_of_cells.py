@@ -183,9 +183,7 @@ class PartlyElsewhere(OfCell):
 
     @classmethod
     def find(cls, evidence: Evidence) -> Iterator[Self]:
-        for record in evidence.ranking.ranked:
-            if doubt := cls.of(record):
-                yield doubt
+        return filter(None, map(cls.of, evidence.ranking.ranked))
 
     @classmethod
     def of(cls, record: Record) -> Self | None:

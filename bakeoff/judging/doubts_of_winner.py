@@ -162,12 +162,18 @@ class MachineBusy(OpenLeads):
 
     @property
     def brief(self) -> str:
-        return _why_busy(self)
+        """Return why cells that the table ranks below the best one may be as fast, such as `the machine was busy
+        (without waiting, onnx is about 4.8x as fast as eager)`."""
+        rough = [_about(self.best, label, ratio.value) for label, ratio in self.ratios.items() if ratio.is_rough]
+        if rough:
+            return f"the machine was busy (without waiting, {listed(rough)})"
+        slower = listed(first_names(list(self.ratios)))
+        return f"the machine was busy, and waiting for cores may be all that makes {slower} slower"
 
     def say(self) -> str:
         fewer = "" if self.has_one_thread else "give the run fewer threads (OMP_NUM_THREADS=1), "
         return (
-            f"{_why_busy(self)}: threads waited for cores so long that calls would measure the waiting. Stop what "
+            f"{self.brief}: threads waited for cores so long that calls would measure the waiting. Stop what "
             f"else runs, {fewer}or let it wait: --wait-for-quiet 10m"
         )
 
@@ -175,16 +181,6 @@ class MachineBusy(OpenLeads):
 def _open_leads(answer: Answer, is_covered: bool) -> dict[str, Ratio]:
     leads = {label: answer.leads[label] for label in answer.open_labels}
     return {label: lead for label, lead in leads.items() if is_covered_by_waiting(lead) is is_covered}
-
-
-def _why_busy(doubt: MachineBusy) -> str:
-    """Return why cells that the table ranks below the best one may be as fast, such as `the machine was busy (without
-    waiting, onnx is about 4.8x as fast as eager)`."""
-    rough = [_about(doubt.best, label, ratio.value) for label, ratio in doubt.ratios.items() if ratio.is_rough]
-    if rough:
-        return f"the machine was busy (without waiting, {listed(rough)})"
-    slower = listed(first_names(list(doubt.ratios)))
-    return f"the machine was busy, and waiting for cores may be all that makes {slower} slower"
 
 
 def _about(one: str, other: str, ratio: float) -> str:
@@ -253,7 +249,7 @@ class NotToldApart(OpenLeads):
             return _interrupted(self.best, self.ratios, self.is_live)
         return (
             f"{listed(list(self.ratios))} may be as fast as {self.best}: the median is longer, but varies too much to "
-            "tell. Raise --processes"
+            "decide. Raise --processes"
         )
 
 

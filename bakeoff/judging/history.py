@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from bakeoff.judging.change import grouped_alike
 from bakeoff.judging.environment_changes import Difference, bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
-from bakeoff.judging.precisions import grouped_alike
 from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.schema import Environment, Record, Report
 

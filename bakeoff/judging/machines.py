@@ -15,6 +15,7 @@ from bakeoff.judging.price import Price
 from bakeoff.judging.roofline import named_by_work
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.grouping import grouped
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import Interval, Latency, Report
 
 CALLS = 1_000_000
@@ -131,7 +132,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Return the name of each machine: that of the report's folder. Raises UsageError if two folders end alike."""
-    folders = [path if path.is_dir() else path.parent for path in map(Path.resolve, paths)]
+    folders = [folder_of(path.resolve()) for path in paths]
     names = [folder.name for folder in folders]
     for name in names:
         if names.count(name) > 1:

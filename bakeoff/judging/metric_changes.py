@@ -92,7 +92,7 @@ class Margin:
         return "open" if len(answers) > 1 else "met" if answers == {True} else "missed"
 
     def further_samples(self, is_met: Callable[[float], bool]) -> int | None:
-        """Return how many more samples would tell, if they were like these. None: more than anybody has."""
+        """Return how many more samples would decide, if they were like these. None: more than anybody has."""
         if self.interval_of is None or not self.samples:
             return None
 

@@ -90,7 +90,7 @@ class ComputeReference(Message):
     kept_in: Path | None = None  # where earlier runs have kept theirs, by a fingerprint of the model
     is_fresh: bool = False  # computed anew, and kept instead of an earlier run's
     is_resumed: bool = False  # the file is there: the model is compared with it, and nothing else is computed
-    known: Path | None = None  # the reference of another precision, whose exact outputs may serve this one, too
+    first_reference: Path | None = None  # of another precision, whose exact outputs may serve this one, too
     is_machine_busy: bool = False  # as in `CellJob`
 
 
@@ -143,7 +143,7 @@ class PrecompileHeaders(Message):
 
     backend: str
     device: Device
-    may_make: bool = True  # or only tell of those that the machine has
+    may_make: bool = True  # or only name those that the machine has
 
 
 class TryImport(Message):
@@ -223,7 +223,7 @@ THROUGHPUT_BLOCKS = 3
 
 
 class MeasureFurther(Message):
-    """Measure what bursts do not tell, after all of them. It is answered by `FurtherMeasured`."""
+    """Measure what bursts do not show, after all of them. It is answered by `FurtherMeasured`."""
 
     with_device_time: bool = False  # and the time of stages
     throughput_blocks: int = 0

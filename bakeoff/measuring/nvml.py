@@ -1,4 +1,4 @@
-"""What NVIDIA's management library (NVML) tells of a GPU, without waking the GPU up."""
+"""What NVIDIA's management library (NVML) reports of a GPU, without waking the GPU up."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any
 
 
 def compute_capability(index: int) -> tuple[int, int] | None:
-    """Return a CUDA device's version, as (9, 0), or None where NVML does not tell. CUDA's driver is not initialised."""
+    """Return a CUDA device's version, as (9, 0), or None if NVML does not report it. CUDA is not initialised."""
     with nvml() as library:
         card = card_at(library, index)
         version = card.ask("nvmlDeviceGetCudaComputeCapability") if card else None

@@ -1,4 +1,4 @@
-"""Whether a model that is loaded again is the one that a run has measured, as far as its files and variables tell."""
+"""Whether a model that is loaded again is the one that a run has measured, as far as its files and variables show."""
 
 import os
 from collections.abc import Mapping

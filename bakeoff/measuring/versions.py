@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from importlib import metadata
 
 from bakeoff import backends
-from bakeoff.records.errors import BakeoffError
 
 COMMON = ("torch", "triton", "numpy", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py")
 """Libraries that bear on numbers whatever the backend."""
@@ -34,8 +33,5 @@ def versions_of(libraries: Iterable[str]) -> dict[str, str]:
 
 def all_versions() -> dict[str, str]:
     """Return the versions of the common libraries and of those that any backend names."""
-    libraries = list(COMMON)
-    for name in backends.names():
-        with contextlib.suppress(BakeoffError):  # one of a third party may not load
-            libraries += backends.create(name).libraries
-    return versions_of(dict.fromkeys(libraries))
+    own = (library for backend in backends.all_that_load() for library in backend.libraries)
+    return versions_of(dict.fromkeys([*COMMON, *own]))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bakeoff import backends, models
 from bakeoff.backends.base import DEFAULT
-from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Cell
 
 ALL, BEST = "all", "best"
@@ -40,9 +40,8 @@ def expand_backends(
 
 
 def best_modes(example: Cell, backend: str) -> list[str]:
-    try:
-        instance = backends.create(backend)
-    except BakeoffError:  # the cell says why it does not load
+    instance = backends.if_it_loads(backend)
+    if instance is None:
         return [DEFAULT]
     may_convolve, kind = models.find(example.model).may_convolve, example.device.kind
     return [
@@ -53,11 +52,7 @@ def best_modes(example: Cell, backend: str) -> list[str]:
     ]
 
 
-def _modes_of(backend: str, by_name: bool) -> list[str]:
+def _modes_of(name: str, by_name: bool) -> list[str]:
     """Return the modes of a backend. One of a third party that does not load costs one row of an `all`, not the run."""
-    try:
-        return backends.create(backend).mode_names()
-    except BakeoffError:
-        if by_name:
-            raise
-        return [DEFAULT]
+    backend = backends.create(name) if by_name else backends.if_it_loads(name)
+    return backend.mode_names() if backend else [DEFAULT]

@@ -109,7 +109,7 @@ def divide_cores(usable: Collection[int], siblings: Mapping[int, int], shares: i
 
 
 def physical_cores(usable: Collection[int], processors: Path = PROCESSORS) -> dict[int, int]:
-    """Return the physical core of each of these cores, named by its first thread, where Linux tells it."""
+    """Return the physical core of each of these cores, named by its first thread, where Linux reports it."""
     physical_cores = {}
     for core in usable:
         path = processors / f"cpu{core}" / "topology" / "thread_siblings_list"

@@ -125,7 +125,8 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                         words = (f"--env {shlex.quote(f'{environment}={request.env[environment]}')}", *words)
                     is_free = of_best and not asked_by_name
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words, of_best=is_free)
-                    if dynamic and not _is_any_size(backend, mode):
+                    loaded = backends.if_it_loads(backend)
+                    if dynamic and not (loaded and loaded.mode(mode).any_size):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
 
@@ -159,13 +160,6 @@ def require_known_backends(request: Request) -> None:
     for part in request.parts():
         for entries in _by_environment(part).values():
             expand_backends(entries)
-
-
-def _is_any_size(backend: str, mode: str) -> bool:
-    try:
-        return backends.create(backend).mode(mode).any_size
-    except BakeoffError:
-        return False
 
 
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:

@@ -75,7 +75,7 @@ class Option:
 
 
 class OfRecord(Option):
-    """An option that tells how a cell is measured or judged, so that its record's command has it."""
+    """An option that says how a cell is measured or judged, so that its record's command has it."""
 
 
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -14,7 +14,6 @@ from bakeoff.backends.base import Backend
 from bakeoff.judging.estimate import FEWEST_ROUNDS
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 
 USUAL_CEILINGS_S, MAX_CEILINGS_S = 6.0, 60.0
@@ -146,7 +145,7 @@ class TimePlan:
         return sum(map(self._left_of, self._ahead))
 
     def left_at_most_s(self) -> float:
-        """Return the seconds that all steps ahead and those that may follow take at most, as far as can be told."""
+        """Return the seconds that all steps ahead and those that may follow take at most, as far as is known."""
         steps = sum((self._ahead[contest_id] for contest_id in self._ahead), Counter[tuple[PlanStep, str]]())
         ahead_s = sum(number * self._at_most(*key) for key, number in steps.items())
         return ahead_s + FACTOR_IF_NOT * sum(
@@ -237,7 +236,7 @@ class TimePlan:
         others = [(fmean(seen_s), self._usual(step, other)) for (of, other), seen_s in self._seen.items() if of is step]
         if step is PlanStep.EVALUATE and others:
             return fmean(taken_s for taken_s, _ in others)  # the user's code takes most of it, whatever the build
-        # the usual time itself counts as seen once, because short steps tell little about a long one
+        # the usual time itself counts as seen once, because short steps say little about a long one
         taken_s = usual_s + sum(other_s for other_s, _ in others)
         return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
@@ -256,11 +255,7 @@ class TimePlan:
 
 @cache
 def usual_build_s(label: str) -> float:
-    backend = re.split(r"[/@[ ]", label)[0]
-    try:
-        return backends.create(backend).usual_build_s
-    except BakeoffError:  # it ends at once
-        return Backend.usual_build_s
+    return (backends.if_it_loads(re.split(r"[/@[ ]", label)[0]) or Backend).usual_build_s
 
 
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:

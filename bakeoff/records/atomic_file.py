@@ -22,7 +22,7 @@ def write_atomically(path: Path, text: str) -> Path:
         with contextlib.suppress(OSError):  # a disk that may only be read says so again
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk is told without the name of a file
+            error.filename = str(path)  # a full disk is reported without the name of a file
         raise
     return path
 

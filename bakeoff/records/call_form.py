@@ -127,7 +127,7 @@ def parameters_of(function: Callable[..., object]) -> list[list[Any]]:
     """Return the name, the kind and, if it has one, the form of the default of each parameter."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):  # some callables of C++ do not tell
+    except (ValueError, TypeError):  # some callables of C++ have no signature
         if schema := getattr(function, "schema", None):  # of TorchScript, whose first argument is the module
             return [
                 [

@@ -6,7 +6,7 @@ from bakeoff.records.frozen import Frozen
 
 
 class Conditions(Frozen):
-    """The state of the machine while a burst was taken. A value that the platform does not tell is None."""
+    """The state of the machine while a burst was measured. A value that the platform does not report is None."""
 
     calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
     wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1

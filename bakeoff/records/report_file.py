@@ -23,6 +23,11 @@ def write_json(report: Report, folder: Path) -> Path:
     return write_atomically(folder / REPORT_JSON, to_json(report))
 
 
+def folder_of(path: Path) -> Path:
+    """Return the folder of the run whose folder or report `path` is."""
+    return path if path.is_dir() else path.parent
+
+
 def has_report(folder: Path) -> bool:
     return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
 

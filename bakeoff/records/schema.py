@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, JsonValue
 
@@ -226,7 +226,7 @@ class Cell(Frozen):
 
     @property
     def id(self) -> str:
-        """A stable slug of the cell, which is also a file name. It does not tell what else its contest has."""
+        """A stable slug of the cell, which is also a file name. It does not say what else its contest has."""
         where = f".{self.environment}" if self.environment else ""
         spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
         return _slug("_".join([self.reference_id, f"{self.backend}.{self.mode}{where}", *spans]))
@@ -469,7 +469,7 @@ class Memory(Frozen):
 
     @property
     def is_own_account(self) -> bool:
-        """True when the driver tells what the process itself uses, so that others beside it do not matter."""
+        """True when the driver reports what the process itself uses, so that others beside it do not matter."""
         return self.device_bytes_source == DRIVERS_ACCOUNT
 
 
@@ -490,6 +490,18 @@ class Placement(Frozen):
     time_share: dict[str, float] = Field(default_factory=dict)  # engine -> share of a profiled call's time, 0 to 1
     evidence: list[str] = Field(default_factory=list)  # what this was read from
     frozen_choices: list[str] = Field(default_factory=list)  # lines where a trace made a constant of what was decided
+
+    @classmethod
+    def delegated(cls, delegate: str, number: int, own: str, others: Mapping[str, int], evidence: str) -> Self:
+        """Return the placement of a graph: a delegate took a `number` of operators, and the engine's `own` kernels the
+        `others`, counted by operator."""
+        engines = {delegate: number, own: sum(others.values())}
+        return cls(
+            extent=Extent.FULL if not others else Extent.PARTIAL if number else Extent.FALLBACK,
+            engines={name: count for name, count in engines.items() if count},
+            fallbacks=[f"{name} in {own} ({count})" for name, count in others.items()],
+            evidence=[evidence],
+        )
 
 
 class TensorCores(Frozen):

@@ -49,7 +49,7 @@ class AnswerToQuestion(Frozen):
         return cls.of(answer, outcome=answer.certainty, open=answer.open_labels, **others)
 
 
-def said(answer: Answer, value: str, *kept: str, sure: str = "") -> str:
+def line(answer: Answer, value: str, *kept: str, sure: str = "") -> str:
     """Say an answer in one line: `onnx, 15,177 requests/s, 1.59x eager, top1 0.9467, sure winner`."""
     parts = (named(answer), value, gain(answer), *kept, sure or how_sure(answer))
     return ", ".join(part for part in parts if part not in ("", NONE))

@@ -130,7 +130,7 @@ STATUS = Column[CellJudgement](
     note=lambda row: "; ".join(doubt.unmet for doubt in row.unmet) or row.record.reason,
     is_text=True,
     surfaces=Surface.MARKDOWN
-    | Surface.SHORT,  # the page tells it beside the name of the backend, the terminal below its table
+    | Surface.SHORT,  # the page shows it beside the name of the backend, the terminal below its table
     csv="status",
 )
 

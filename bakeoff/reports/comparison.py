@@ -99,8 +99,8 @@ def _between(
     `mark` says what a number of a record has of its own."""
 
     def text(change: CellChange) -> str:
-        known = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
-        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in known)
+        sides = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
+        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in sides)
         return new if base == new else f"{base} → {new}"
 
     return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,
@@ -125,7 +125,7 @@ def to_page(comparison: Comparison) -> str:
 
 
 def blocks_of(comparison: Comparison, palette: Palette | None = None) -> list[Block]:
-    is_open = bool(comparison.regressions) or not comparison.tells_most
+    is_open = bool(comparison.regressions) or not comparison.judges_most
     verdict: list[Block] = [
         Text(headline(comparison), Look.UNSURE if is_open else Look.STRONG),
         Items([f"{lead}{rest}" for lead, rest in warnings(comparison)], look=Look.WARNING),
@@ -192,7 +192,9 @@ def headline(comparison: Comparison) -> str:
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         numbers = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        remedy = "" if comparison.tells_most or not inconclusive else f"; {_why_inconclusive(inconclusive, comparison)}"
+        remedy = ""
+        if inconclusive and not comparison.judges_most:
+            remedy = f"; {_why_inconclusive(inconclusive, comparison)}"
         return f"No regression over {spell_share(comparison.fail_above)} was found: {numbers}{remedy}."
     named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
     more = len(regressions) - REGRESSIONS_NAMED
@@ -231,8 +233,8 @@ _INCONCLUSIVE = {
 def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield what could explain the changes otherwise, as a lead and its text. It stands before any number."""
     inconclusive = comparison.inconclusive
-    is_told = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE  # in the headline
-    if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE)):
+    is_in_headline = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE
+    if not is_in_headline and (machine := _listed(comparison.differences, Bearing.MACHINE)):
         yield "Another machine", f", and any change may come from that: {machine}."
     if model := _listed(comparison.differences, Bearing.MODEL):
         yield "Another model", f", so that latencies and errors may differ by that: {model}."
@@ -304,7 +306,7 @@ def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[s
 
 
 def _calibration(control: Control) -> str:
-    """Say how a fixed piece of work without torch changed: it tells of the machine alone."""
+    """Say how a fixed piece of work without torch changed: it shows a change of the machine alone."""
     if control.calibration is None:
         return ""
     return f" A fixed piece of work without torch, on one core, took {number_format.spell_change(control.calibration)}."

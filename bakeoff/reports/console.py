@@ -39,7 +39,7 @@ def console_for(as_json: bool) -> Console:
     return stderr if as_json else stdout
 
 
-def tell(
+def write_and_print(
     report: Report,
     folder: Path,
     quiet: bool = False,
@@ -135,7 +135,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
     again, which names the smallest part so far."""
     lines: list[str] = []
 
-    def tell_progress(text: str) -> None:
+    def say_progress(text: str) -> None:
         status.update(Text(text))
         if ": build " in text or ": script " in text or ": keep " in text:
             lines.append(text)
@@ -143,7 +143,7 @@ def search_progress() -> Iterator[Callable[[str], None]]:
 
     try:
         with stderr.status("") as status:
-            yield tell_progress
+            yield say_progress
     except KeyboardInterrupt:
         if lines:
             say(f"Interrupted during {lines[-1]}", stderr)

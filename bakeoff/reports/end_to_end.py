@@ -19,7 +19,7 @@ def brief(contest: ContestJudgement) -> str:
     if judged.answer.value is None:
         return "whole requests: not known"
     longest = f"{percent(judged.longest.share)} of it {judged.longest.name}"
-    return f"whole requests: {answers.said(judged.answer, f'{spell_ms(judged.answer.value)} ({longest})')}"
+    return f"whole requests: {answers.line(judged.answer, f'{spell_ms(judged.answer.value)} ({longest})')}"
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
@@ -32,7 +32,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if answer.value is None:
         return ["a whole request could not be judged: no cell was ranked"]
     steps = " + ".join(f"{step.name} {spell_ms(step.ms)} ({percent(step.share)})" for step in judged.steps)
-    said = answers.said(answer, spell_ms(answer.value))
+    said = answers.line(answer, spell_ms(answer.value))
     texts = [f"Whole requests: {said}. With {answer.candidates[0]} a request is {steps}"]
     if answer.certainty is Certainty.OPEN:
         texts.append(_what_decides(min(answer.leads[label].processes for label in answer.open_labels)))

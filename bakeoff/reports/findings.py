@@ -55,7 +55,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
 
 
 def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
-    """Return the title of each contest by its place. What tells it from others of its model stands first."""
+    """Return the title of each contest by its place. What distinguishes it from others of its model stands first."""
     facts = [_facts(contest) for contest in contests]
     subjects = {}
     for place, contest in enumerate(contests):

@@ -67,7 +67,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if generation.answer.best is None:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
     answer, best = generation.answer, generation.cells[0]
-    said = answers.said(answer, f"{number_format.milliseconds(best.total_ms)} ms")
+    said = answers.line(answer, f"{number_format.milliseconds(best.total_ms)} ms")
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
         f"{_sizes(generation)}: {said}.",

@@ -72,7 +72,7 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
         is_early = contest.is_so_far and contest.load and not any(cell.load.turns for cell in contest.load.cells)
         nothing = "nothing under load yet" if is_early else "nothing could be ranked under load"
         fastest = contest.fastest
-        text = answers.said(
+        text = answers.line(
             fastest, spell(contest, fastest.question, fastest.value or 0.0), sure=how_sure(contest, fastest)
         )
         return f"{nothing}; at single calls {text}" if contest.is_so_far else nothing
@@ -98,7 +98,7 @@ def line(contest: ContestJudgement) -> str:
     sure = certainty(contest)
     kept = condition(contest) or NONE
     kept = NONE if sure.removesuffix(", so far").endswith(kept) else kept
-    answer = answers.said(contest.answer, value(contest), metrics(contest), kept, sure=sure)
+    answer = answers.line(contest.answer, value(contest), metrics(contest), kept, sure=sure)
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 

@@ -18,12 +18,12 @@ from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
 from bakeoff.reports import (
-    doubt_sentences,
     dynamic,
     end_to_end,
     headline,
     load_report,
     mix,
+    sentences,
     start_report,
     suite_report,
     traits,
@@ -40,7 +40,7 @@ class LoadAnswer(Frozen):
     verdict: str
     winner: str | None
     tied: list[str]
-    is_open: bool  # measuring ended before it could be told which of `tied` carries most
+    is_open: bool  # measuring ended before it was decided which of `tied` carries most
     values: dict[str, float]  # requests per second, or the median latency in ms, by label
     settings: dict[str, ServingSettings]
     doubts: list[str]
@@ -57,7 +57,7 @@ class MetricAnswer(Frozen):
     samples: int
     mcnemar_p: float | None  # of scores that are right or wrong
     further_samples: int | None = None
-    """About so many more samples would tell whether a requirement is met that is open. None: nothing is open, or no
+    """About so many more samples would decide whether a requirement is met that is open. None: nothing is open, or no
     number of samples would."""
 
 
@@ -242,9 +242,9 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         title=contest.title,
         headline=headline.line(contest),
         at_single_calls=None if asked.question is Question.LATENCY else _best_answer(contest, contest.fastest),
-        doubts=list(dict.fromkeys([*doubt_sentences.of_answer(contest), *doubt_sentences.doubts(contest)])),
-        doubts_of_winner=doubt_sentences.of_answer(contest),
-        doubts_by_effect=doubt_sentences.by_effect(contest),
+        doubts=list(dict.fromkeys([*sentences.doubts_of_answer(contest), *sentences.doubts(contest)])),
+        doubts_of_winner=sentences.doubts_of_answer(contest),
+        doubts_by_effect=sentences.doubts_by_effect(contest),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },

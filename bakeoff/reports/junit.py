@@ -19,7 +19,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 _WRONG = {Status.INCORRECT, Status.FALLBACK}
 """Statuses that are a failure in JUnit's words: the test ran, and its result was not the expected one."""
 
-_IS_TOLD = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
+_JUDGED = {Outcome.SAME, Outcome.WORSE, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
 
 Case = tuple[ElementTree.Element, Cell, Record | None]
 
@@ -58,7 +58,7 @@ def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element
     text = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
     if is_failing:
         _add(case, "failure", change.outcome.value, text, change.new.log_tail if change.new else "")
-    elif change.outcome in _IS_TOLD:
+    elif change.outcome in _JUDGED:
         _add(case, "system-out", text=f"{change.outcome.value}: {text}")
     else:
         _add(case, "skipped", change.outcome.value, text)
@@ -86,7 +86,7 @@ def _elapsed_s(records: Iterable[Record]) -> float:
     spans, longest_s = [], 0.0
     for record in records:
         longest_s = max(longest_s, record.elapsed_s)
-        with contextlib.suppress(ValueError):  # an older report, or another program's, does not tell when
+        with contextlib.suppress(ValueError):  # an older report, or another program's, does not say when
             began_s = datetime.fromisoformat(record.started_at).timestamp()
             spans.append((began_s, began_s + record.elapsed_s))
     return max(covered(spans), longest_s)

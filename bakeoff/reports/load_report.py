@@ -111,7 +111,7 @@ def verdict(load: LoadJudgement) -> str:
     elif load.answer.is_open and all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns):
         why = ", as one process of each does not decide"
     value = f"{_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
-    return f"under load {answers.said(load.answer, value)}{why}."
+    return f"under load {answers.line(load.answer, value)}{why}."
 
 
 def _why_unranked(load: LoadJudgement, cell: LoadedCell) -> str:

@@ -23,7 +23,6 @@ from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
     charts,
     cost_report,
-    doubt_sentences,
     dynamic,
     end_to_end,
     findings,
@@ -95,7 +94,7 @@ def to_cell(judgement: Judgement) -> str:
             Text(contest.title, Look.SOFT),
             Text(headline.first_line(contest), Look.STRONG),
             _cells(contest),
-            Items(doubt_sentences.doubts(contest), look=Look.UNSURE),
+            Items(sentences.doubts(contest), look=Look.UNSURE),
             Charts(figures),
         ]
     blocks += [*_what_to_know(judgement), Text(" · ".join(machine.summary(judgement.report)), Look.SOFT)]
@@ -267,7 +266,7 @@ def _cells_in_terminal(contest: ContestJudgement) -> list[Block]:
 
 
 def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
-    doubts, title = doubt_sentences.doubts_with(effect, contest), doubt_sentences.heading(effect, contest)
+    doubts, title = sentences.doubts_with(effect, contest), sentences.heading_of_doubts(effect, contest)
     if effect is not Effect.NONE:
         return [Items(doubts, title, Look.UNSURE)]
     remarks = Section(title, [Items(doubts, look=Look.UNSURE)], is_folded=True, on=_FILES)

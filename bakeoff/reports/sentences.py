@@ -9,13 +9,14 @@ from bakeoff.judging.answer import Certainty, Question
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts_of_winner import MachineBusy
+from bakeoff.judging.doubts_of_winner import MachineBusy, NotRanked
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
+from bakeoff.records.doubts import Effect
 from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import DECODE, SETTLE, Cell, KernelTimes, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import counted, first, listed, one_line, percent, spell_minutes, spell_ms
-from bakeoff.reports import answers, doubt_sentences, headline, machine, number_format
+from bakeoff.reports import answers, headline, machine, number_format
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -298,8 +299,8 @@ def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> st
     processes = f"{'its' if len(cells) == 1 else 'their'} first"
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
     times = [contest.least_times_slower(cell) for cell in cells]
-    known = [least for least in times if least]
-    at_least = f", at least {number_format.ratio(min(known))} times" if len(known) == len(times) else ""
+    leads = [least for least in times if least]
+    at_least = f", at least {number_format.ratio(min(leads))} times" if len(leads) == len(times) else ""
     names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
     beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
     slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}{beside}"
@@ -320,7 +321,7 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
         standings=list(map(_standing, contest.ranked)),
         sentence=verdict(contest),
         unstable=asked.is_open,
-        doubts=doubt_sentences.doubts(contest),
+        doubts=doubts(contest),
     )
 
 
@@ -345,9 +346,9 @@ def _why_latency(change: CellChange) -> str:
     if reason is None:
         return ""
     if reason.kind in (ReasonKind.ENDED, ReasonKind.NOT_REACHED):
-        known = [record for record in (change.base, change.new) if record]
-        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
-        return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
+        records = [record for record in (change.base, change.new) if record]
+        endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in records]
+        return endings[-1] if len({record.status for record in records}) == 1 else " -> ".join(endings)
     if reason.kind is ReasonKind.DISAGREEMENT:
         return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
     text = _WHY[reason.kind].format(baseline=change.baseline)
@@ -441,7 +442,7 @@ KERNEL_LIMIT = 60
 
 
 def floor_sentences(contest: ContestJudgement) -> list[str]:
-    """Say what keeps each cell from the floor. It is told of decode steps that a GPU's trace was taken of."""
+    """Say what keeps each cell from the floor. It is said of decode steps that a GPU's trace was taken of."""
     if contest.cell.task != DECODE:
         return []
     return [sentence for cell in contest.cells if (sentence := _shortfall(cell))]
@@ -468,3 +469,54 @@ def longest_kernel(times: KernelTimes) -> str:
     """Return `gemv takes 61 % of that`, of the kernel that takes most of a call."""
     kernel = times.longest[0]
     return f"{one_line(kernel.name.removeprefix('void '), KERNEL_LIMIT)} takes {percent(kernel.share)} of that"
+
+
+EFFECTS = {
+    Effect.WINNER: "What could change the winner",
+    Effect.NUMBER: "What could change the winner's numbers",
+    Effect.NONE: "Other remarks",
+}
+"""What stands above the doubts that have this effect. The remarks fold away."""
+
+
+def heading_of_doubts(effect: Effect, contest: ContestJudgement) -> str:
+    """Return what stands above the doubts with this effect. Those under load stand beside what is carried."""
+    is_beside = effect is Effect.WINNER and _is_sure_of_calls(contest)
+    of_single_calls = is_beside or (contest.load and effect is not Effect.NONE)
+    return f"{EFFECTS[effect]}{' at single calls' if of_single_calls else ''}"
+
+
+def _is_sure_of_calls(contest: ContestJudgement) -> bool:
+    answer = contest.answer
+    return answer.question is Question.CALLS and not answer.doubts and answer.certainty is not Certainty.OPEN
+
+
+def doubts_of_answer(contest: ContestJudgement) -> list[str]:
+    """Return what could change the answer to what was asked, what the answer names first."""
+    named = [doubt.say() for doubt in contest.answer.doubts]
+    others = [] if contest.load or _is_sure_of_calls(contest) else doubts_with(Effect.WINNER, contest)
+    return list(dict.fromkeys([*named, *others]))
+
+
+def doubts_by_effect(contest: ContestJudgement) -> dict[str, list[str]]:
+    said = {effect: [doubt.say() for doubt in doubts] for effect, doubts in contest.doubts_of_answer.items()}
+    of_winner = doubts_of_answer(contest)
+    return {
+        "winner": of_winner,
+        "winner_at_single_calls": [text for text in said[Effect.WINNER] if text not in of_winner],
+        "numbers": [text for text in said[Effect.NUMBER] if text not in of_winner],
+        "nothing": [text for text in said[Effect.NONE] if text not in of_winner],
+    }
+
+
+def doubts(contest: ContestJudgement) -> list[str]:
+    return [doubt.say() for doubt in contest.doubts]
+
+
+def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
+    """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is said by rows."""
+    return [
+        doubt.say()
+        for doubt in contest.doubts_of_answer[effect]
+        if effect is not Effect.NONE or not isinstance(doubt, NotRanked)
+    ]

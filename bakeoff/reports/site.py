@@ -11,7 +11,7 @@ from bakeoff.judging.history import History, history_of
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.text import again, counted, one_line, with_option
-from bakeoff.reports import charts, doubt_sentences, headline, machine, markdown, page, sentences
+from bakeoff.reports import charts, headline, machine, markdown, page, sentences
 from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Text
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
@@ -124,7 +124,7 @@ def _details(row: IndexRow) -> list[Block]:
     return [
         Links([("The whole report", row.run.link)]),
         Text(sentences.paragraph(row.contest)),
-        Items(doubt_sentences.doubts(row.contest), look=Look.UNSURE),
+        Items(sentences.doubts(row.contest), look=Look.UNSURE),
     ]
 
 

@@ -66,7 +66,7 @@ def headline(judged: StartsJudgement) -> str:
     if answer.value is None:
         return f"None of {len(judged.cells)} meets {judged.requirements}"
     lead = number_format.compared(answer.lead, answer.runner_up or "") if answer.lead and answer.winner else ""
-    return answers.said(answer, f"first answer after {number_format.seconds(answer.value)} s", lead)
+    return answers.line(answer, f"first answer after {number_format.seconds(answer.value)} s", lead)
 
 
 def exit_status(judged: StartsJudgement) -> int:

@@ -106,10 +106,10 @@ def failure(suite: Suite, failures: Failures) -> str:
 def model_names(suite: Suite) -> dict[str, str]:
     """Return a short name for each contest by its id: `bert` for `hf:presets/zoo/bert`, unless two would be equal."""
     names = sentences.names(suite.contests)
-    short = [
-        name.replace(one.cell.model, _last_part(one.cell.model), 1)
-        for one, name in zip(suite.contests, names, strict=True)
-    ]
+    # without its source; a file's function keeps the file's name
+    last_parts = [re.sub(r"^(?:\w+:)(?:[^:]*/)?([^/:]+)$", r"\1", one.cell.model) for one in suite.contests]
+    triples = zip(names, suite.contests, last_parts, strict=True)
+    short = [name.replace(one.cell.model, last, 1) for name, one, last in triples]
     counts = Counter(short)
     return {
         contest.contest_id: one_line(brief if counts[brief] == 1 else name)
@@ -238,11 +238,6 @@ def _pass_rate(row: SuiteRow) -> str:
 
 def _share(tau: float) -> Callable[[SuiteRow], float]:
     return lambda row: row.profile.share(tau)
-
-
-def _last_part(model: str) -> str:
-    """Return the name of a model without its source; a file's function keeps the file's name."""
-    return re.sub(r"^(?:\w+:)(?:[^:]*/)?([^/:]+)$", r"\1", model)
 
 
 def _ranked_passed(suite: Suite) -> str:

@@ -24,7 +24,7 @@ class Column(Generic[T]):
     value: Callable[[T], Raw]  # unrounded, in the unit of the CSV; the page sorts by it; None: not known
     unit: str = ""
     write: Callable[[Any], str] = str  # writes a value, and both ends of its interval
-    text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not tell enough
+    text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not say enough
     interval: Callable[[T], Interval | None] | None = None
     note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
     is_bad: Callable[[T], bool] | None = None  # the text is emphasised
@@ -69,8 +69,8 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            is_told = ends is not None and not is_unknown(ends.low, ends.high, self.write)
-            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_told else (None, None), strict=True)
+            is_known = ends is not None and not is_unknown(ends.low, ends.high, self.write)
+            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_known else (None, None), strict=True)
         return fields
 
 

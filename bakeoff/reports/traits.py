@@ -119,8 +119,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
         yield f"gives one answer {traits.one_answer.how}: the check says little about a build, and no winner is sure"
     if traits.needs_autograd:
         yield (
-            "needs what torch.inference_mode lacks, such as gradients in forward: everything was called in "
-            "torch.no_grad, where calls take a little longer"
+            "needs what torch.inference_mode lacks, such as gradients in forward or threads of its own: everything "
+            "was called in torch.no_grad, where calls take a little longer"
         )
     if fast := traits.fast_path:
         what = "writes zeros at padded places" if fast.are_zeros else "answers otherwise than these layers"

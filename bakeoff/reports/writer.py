@@ -1,20 +1,26 @@
 """A report on disk: `report.json` is the truth; everything beside it is rendered from that and can be made again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.judgement import Judgement, judge, judge_together
+from bakeoff.judging.start_times import JudgedStart, StartsJudgement, judge_starts
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
-from bakeoff.records.report_file import REPORT_JSON, write_json
+from bakeoff.records.report_file import REPORT_JSON, folder_of, write_json
 from bakeoff.records.schema import Record, Report
+from bakeoff.records.start_samples import Starts
 from bakeoff.records.store import Store
-from bakeoff.reports import charts
+from bakeoff.reports import charts, markdown, number_format, start_report
+from bakeoff.reports.blocks import Block, Items, Look, Picture, Section, Surface, Text
 from bakeoff.reports.csv_files import question_tables, suite_tables, sweep_tables, to_csv
 from bakeoff.reports.run_report import DETAILS_MD, to_markdown, to_page, to_short_markdown
 from bakeoff.reports.sentences import with_verdicts
+from bakeoff.reports.tables import Table, text_table
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
@@ -43,8 +49,7 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
     and return that folder. Raise UsageError for several without a folder, and for nothing to draw."""
     if folder is None and len(paths) > 1:
         raise UsageError("--figures of several reports go together: name a folder for them by --out")
-    beside = paths[0] if paths[0].is_dir() else paths[0].parent
-    target = folder or beside / "figures"
+    target = folder or folder_of(paths[0]) / "figures"
     if not charts.draw(judge_together(reports), target, png=True):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target
@@ -94,3 +99,41 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
 def without_artifact(record: Record) -> Record:
     """Return the record of a cell whose build is not in its run's folder, so that nothing offers to export it."""
     return record.model_copy(update={"artifact": ""})
+
+
+STARTS_MD, STARTS_JSON = "starts.md", "starts.json"
+
+
+def write_starts(starts: Starts, require: str, folder: Path) -> tuple[StartsJudgement, list[Path]]:
+    """Write the starts as JSON and as Markdown with its figure. Return what they come to, and the files."""
+    judged = judge_starts(starts.cells, require)
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = charts.draw_starts(judged, starts, folder / "figures") if judged.cells else []
+    files = [
+        write_atomically(folder / STARTS_MD, markdown.render(starts_blocks(judged, starts, bool(drawn)))),
+        write_atomically(folder / STARTS_JSON, starts.model_dump_json(indent=1)),
+    ]
+    return judged, [*files, *drawn]
+
+
+def starts_blocks(judged: StartsJudgement, starts: Starts, has_figure: bool = False) -> list[Block]:
+    unmet = [doubt for cell in judged.cells for doubt in cell.unmet]
+    figure = [Picture("figures/starts.svg", "Stages until the first answer")] if has_figure else []
+    blocks: list[Block] = [
+        Text(f"{start_report.headline(judged)}.", Look.STRONG),
+        Table(start_report.columns_of(), judged.cells, start_report.TITLE),
+        Items([doubt.say() for doubt in unmet]),
+        Items(list(map(start_report.why_not_started, judged.without_starts))),
+        *figure,
+        *(replace(table, is_folded=on is Surface.MARKDOWN, on=on)
+          for table in map(_distributions, judged.cells) for on in (Surface.MARKDOWN, Surface.TERMINAL)),
+        Items(start_report.notes(starts)),
+    ]  # fmt: skip
+    return [Section(f"Starting {starts.title}", blocks, level=1)]
+
+
+def _distributions(judged: JudgedStart) -> Table[Any]:
+    cell = judged.cell
+    kind = "library" if cell.script.endswith(".cpp") else "distribution"  # which a program in C++ does not need
+    rows = [[name, number_format.mebibytes(size)] for name, size in (cell.distributions or {}).items()]
+    return text_table([kind, "MiB"], rows, "lr", f"What {cell.label} needs installed")

@@ -204,7 +204,7 @@ class DriverMailbox:
         self._reported: list[ProgressEvent] = []
         self._begun: set[str] = set()
 
-    def tell(self, contest_id: str, where: str, message: Message, built: bytes | None = None) -> None:
+    def receive(self, contest_id: str, where: str, message: Message, built: bytes | None = None) -> None:
         """Take a message of the controller of a contest. `built` is what the cell of a record has built."""
         if isinstance(message, ControllerStarted):
             self._has_begun(contest_id, where, message.environment)
@@ -252,7 +252,7 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
                     controller.reply()
                     controller.end()
                     return pack(store, [*SENT_HOME, "notes.txt"])
-                ray.get(home.tell.remote(contest.id, place.name, message, _built_for(message, store)))
+                ray.get(home.receive.remote(contest.id, place.name, message, _built_for(message, store)))
                 has_begun = isinstance(message, ControllerStarted)
                 controller.reply(MeasureContest(contest, store.root) if has_begun else None)
             how = controller.ending()

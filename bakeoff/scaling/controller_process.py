@@ -23,7 +23,7 @@ from bakeoff.records.schema import Record
 MAX_LEAVE_S = 30.0
 """A controller may take this long to end its workers after an interruption."""
 
-Tell = Callable[[object], Any]
+Send = Callable[[object], Any]
 """Sends a message and returns the reply to it."""
 
 
@@ -47,23 +47,23 @@ class ProgressEvent:
 class Relay:
     """The progress that a controller reports to: each call of a method of `Progress` is sent as an event."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, send: Send) -> None:
+        self._send = send
 
     def __getattr__(self, method: str) -> Callable[..., None]:
-        return lambda *arguments, **named: self._tell(ProgressEvent(method, arguments, named))
+        return lambda *arguments, **named: self._send(ProgressEvent(method, arguments, named))
 
 
-def starter() -> tuple[Connection, Tell]:
+def starter() -> tuple[Connection, Send]:
     """Return the pipe to the process that started this one, whose number is the argument, and what sends through it."""
     connection = Connection(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def tell(message: object) -> Any:
+    def send(message: object) -> Any:
         connection.send(message)
         return connection.recv()
 
-    return connection, tell
+    return connection, send
 
 
 class ControllerProcess:

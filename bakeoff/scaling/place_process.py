@@ -21,7 +21,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Environment
 from bakeoff.records.store import Store
-from bakeoff.scaling.controller_process import ProgressEvent, Relay, Tell, starter
+from bakeoff.scaling.controller_process import ProgressEvent, Relay, Send, starter
 
 CALIBRATIONS = 200
 """A core's rate is the best of so many repetitions of a fixed piece of work, which take a third of a second."""
@@ -61,25 +61,25 @@ Message = ProgressEvent | ControllerStarted | ContestEnded
 
 def main() -> None:
     """Serve the process that started this one until it says None."""
-    connection, tell = starter()
+    connection, send = starter()
     isolation.die_with_parent()
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
-        serve(connection.recv(), tell)
+        serve(connection.recv(), send)
 
 
-def serve(begin: StartController, tell: Tell) -> None:
+def serve(begin: StartController, send: Send) -> None:
     place = begin.place
     if place.cores:
         os.sched_setaffinity(0, place.cores)
     cores_rate = rate_of_cores(place.cores)
     with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
         _, captured = describe_machine(launchers, begin.request)
-        reply: MeasureContest | None = tell(
+        reply: MeasureContest | None = send(
             ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)})
         )
         if reply is None:
             return
-        store, progress = Store.open(reply.folder), Relay(tell)
+        store, progress = Store.open(reply.folder), Relay(send)
         time_plan = time_plan_of((), begin.request, store, math.inf)
         headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
         machine = SharedMachine(begin.sharers)
@@ -90,7 +90,7 @@ def serve(begin: StartController, tell: Tell) -> None:
             time_plan.budget_ends_s = reply.ends_s
             measure_contest(measurement, reply.contest, pending(reply.contest, store))
             measure_ceilings(measurement, [reply.contest])
-            reply = tell(ContestEnded())
+            reply = send(ContestEnded())
 
 
 def rate_of_cores(cores: Sequence[int]) -> float:

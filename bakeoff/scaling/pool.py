@@ -107,7 +107,7 @@ class Pool:
                         self._replace(controller, schedule, store, progress)
                     elif isinstance(message, ProgressEvent):
                         with on_cores_of(controller.place):
-                            self._tell(controller, message, schedule, progress)
+                            self._show(controller, message, schedule, progress)
                         controller.reply()
                     else:
                         if not isinstance(message, ControllerStarted):
@@ -166,7 +166,7 @@ class Pool:
         ends_s = now_s + (budget_ends_s - now_s) * share if budget_ends_s < math.inf else math.inf
         return MeasureContest(contest, store.root, ends_s)
 
-    def _tell(self, controller: Controller, event: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
+    def _show(self, controller: Controller, event: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
         if event.method == "time_left":
             controller.left_s = event.arguments  # type: ignore[assignment]
             expected, most = zip(*(controller.left_s for controller in self._controllers.values()), strict=True)

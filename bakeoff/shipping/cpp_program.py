@@ -96,7 +96,7 @@ def build(folder: Path, cpp: CppRuntime) -> Path:
 
 
 def _output(command: list[str]) -> str:
-    """Return what a command prints. Raises BuildFailed with the first line that tells of an error."""
+    """Return what a command prints. Raises BuildFailed with the first line that reports an error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_BUILD_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -37,6 +37,7 @@ from bakeoff.records import errors
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, os_reason
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
@@ -123,12 +124,12 @@ def export(
     format: Format = Format.FOLDER,
     with_models: bool = False,
     compiles: bool = True,
-    tell_step: Callable[[str], None] = lambda text: None,
+    say_step: Callable[[str], None] = lambda text: None,
 ) -> tuple[Record, Path]:
     """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
     model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
     report = report_at(path)
-    run = path if path.is_dir() else path.parent
+    run = folder_of(path)
     record = choose(report, name, with_models)
     runtime = _runtime_of(record, run, with_models)
     captures = backends.create(record.cell.backend).mode(record.cell.mode).captures
@@ -163,7 +164,7 @@ def export(
         written = report, record, runtime, sample, folder, artifact
         # with `compiles`, what is compiled when it is loaded is loaded once, and the folder keeps that
         compiles = compiles and runtime.compiles_at_load
-        tell_step(f"exporting {record.cell.label}{', which compiles it anew' if compiles and not other else ''}")
+        say_step(f"exporting {record.cell.label}{', which compiles it anew' if compiles and not other else ''}")
         start = other.write(*written) if other else _write_folder(*written, compiles)
         if out.exists():
             out.rmdir()

@@ -18,20 +18,20 @@ def ship(chosen: Mapping[str, tuple[Path, list[str]]], folder: Path) -> dict[str
     """Export these cells of each part's run into `folder`, one for each size, and return why a part could not be.
     `chosen` has for each part the folder of its run and the ids of its cells."""
     shutil.rmtree(folder, ignore_errors=True)
-    shipped, left = {}, {}
+    shipped, not_exported = {}, {}
     for part, (run, cells) in chosen.items():
         places = [f"{part}/{number}" for number in range(len(cells))]
         try:
             for cell, place in zip(cells, places, strict=True):
                 export(run, cell, folder / place)
         except UsageError as error:
-            left[part] = first_line(error)
+            not_exported[part] = first_line(error)
         else:
             shipped[part] = places
     folder.mkdir(parents=True, exist_ok=True)
     # this comes last, so that `has_winners` knows a folder of an interruption to be unfinished
     (folder / PARTS).write_text(json.dumps(shipped, indent=2) + "\n", encoding="utf-8")
-    return left
+    return not_exported
 
 
 def has_winners(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 The templates lie in `scripts` beside this file. Neither torch nor a compiler is imported here.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from bakeoff import backends, models
 from bakeoff.backends.base import Backend
 from bakeoff.backends.standalone import literal
 from bakeoff.measuring.variables import READ_AT_START
-from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import counted, first, listed, one_line, spell_ms
 
@@ -46,12 +45,7 @@ def find_record(report: Report, name: str) -> Record:
 
 def backends_that(has: Callable[[Backend], object]) -> str:
     """Return the names of the backends of which this holds, for a message."""
-    having = []
-    for name in backends.names():
-        with contextlib.suppress(BakeoffError):  # one of a third party may not load
-            if has(backends.create(name)):
-                having.append(name)
-    return ", ".join(having)
+    return ", ".join(backend.name for backend in backends.all_that_load() if has(backend))
 
 
 def common_settings(report: Report, record: Record, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -118,7 +112,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 
 def _threads(report: Report, record: Record) -> int:
-    """Return the threads of the cell, or those of the run if the cell died before it told."""
+    """Return the threads of the cell, or those of the run if the cell died before it reported them."""
     lines = record.settings.get("threads", report.environment.torch_threads)
     if not isinstance(lines, int):
         raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")

@@ -254,12 +254,17 @@ class ErrorSpread:
         slices = {dimension: torch.stack((share * sizes, sizes)) for dimension, (_, sizes) in self.slices.items()}
         return ErrorSpread(share * self.octaves.size, slices, self.octaves.off_by(share))
 
-    def or_perturbed(self, perturbed: ErrorSpread) -> ErrorSpread:
+    def or_perturbed(self, perturbed: ErrorSpread, only_parts: bool = True) -> ErrorSpread:
         """Return the same with the larger error in each part, where the other one is that of a perturbed model."""
         if not (self.octaves and perturbed.octaves):
             return self
         most = self.off_by(rounding_limits.MAX_PERTURBED_SHARE)
-        return self._with(torch.maximum, perturbed._with(torch.minimum, most))
+        limited = perturbed._with(torch.minimum, most)
+        if only_parts:
+            return self._with(torch.maximum, limited)
+        # small values may be lost beside larger ones
+        octaves = perturbed.octaves.without_chance(rounding_limits.MAX_PERTURBED_SHARE)
+        return self.or_larger(replace(limited, octaves=octaves, largest=min(perturbed.largest, most.largest)))
 
 
 class EagerErrors(NamedTuple):
@@ -273,9 +278,20 @@ class EagerErrors(NamedTuple):
             tuple(map(max, self.rmse, other.rmse)), tuple(map(ErrorSpread.or_larger, self.spread, other.spread))
         )
 
-    def or_perturbed(self, perturbed: EagerErrors) -> EagerErrors:
-        """Return the same with the larger error in each part, where the others are those of a perturbed model."""
-        return self._replace(spread=tuple(map(ErrorSpread.or_perturbed, self.spread, perturbed.spread)))
+    def or_perturbed(self, perturbed: EagerErrors, only_parts: bool = True) -> EagerErrors:
+        """Return the same with the larger error on the whole, up to a share of the size, and in each part, where the
+        others are those of a perturbed model. It moves `only_parts` where something may jump."""
+        parts = tuple(
+            own.or_perturbed(other, only_parts) for own, other in zip(self.spread, perturbed.spread, strict=True)
+        )
+        if only_parts:
+            return self._replace(spread=parts)
+
+        def rmse(own: float, other: float, spread: ErrorSpread) -> float:
+            size = spread.octaves.size if spread.octaves and math.isfinite(other) else 0.0
+            return max(own, min(other, rounding_limits.MAX_PERTURBED_SHARE * size))
+
+        return EagerErrors(tuple(map(rmse, self.rmse, perturbed.rmse, self.spread)), parts)
 
     def or_of_sums(self, precision: Precision, length: int) -> EagerErrors:
         """Return the same, and at least the errors that sums of so many values count as having."""
@@ -331,9 +347,13 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_deci
     if not rounding_decides:
         return errors_of_eager(eager, exact)
 
-    # Moving values by one rounding then gives other shapes and whole numbers, which are no errors of eager's.
+    # Moving values by one rounding then gives other shapes, whole numbers and places of NaN, which are no errors.
     def alike(_: str, exact_value: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return exact_value if value.shape != exact_value.shape or is_whole(exact_value) else value
+        if value.shape != exact_value.shape or is_whole(exact_value):
+            return exact_value
+        if value.layout is not torch.strided or value.is_nested:
+            return value
+        return torch.where(torch.isfinite(value) == torch.isfinite(exact_value), value, exact_value.to(value.dtype))
 
     pairs = zip(eager, exact, strict=True)
     moved = [matching.combined(theirs, ours, alike) if len(ours) == len(theirs) else theirs for ours, theirs in pairs]

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -59,6 +60,11 @@ _FOLLOWED_NEVER = (
     nn.Module,
     torch.dtype,
     torch.device,
+    Executor,  # how many threads it has by now is no state
+    threading.Thread,
+    threading.Condition,
+    threading.Event,
+    threading.Semaphore,
 )
 
 _CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local)

@@ -3,6 +3,7 @@
 A compiler that traces a model keeps the values that were read meanwhile, and drops what else the code does.
 """
 
+import collections.abc
 import contextlib
 import io
 import logging
@@ -26,7 +27,7 @@ from torch import nn
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.truth.module_state import LENGTH, ModuleState
 from bakeoff.truth.moved_clock import hearing_clock
-from bakeoff.truth.user_code import LIBRARIES, STANDARD, hearing, is_user_call, is_users_file, may_be_users_data, opened
+from bakeoff.truth.user_code import LIBRARIES, hearing, is_user_call, is_users_file, may_be_users_data, opened
 
 _OF_CODE: dict[int, tuple[AccessKind, str]] = {
     id(type(os.environ).__getitem__.__code__): (AccessKind.VARIABLE, "key"),
@@ -62,6 +63,9 @@ _OF_EVENT = {
 }
 """Audit events (PEP 578) that tell of an access, and the place of the argument that names it."""
 
+
+_OF_ENVIRON = (os.__file__, os.path.__file__, collections.abc.Mapping.get.__code__.co_filename)
+"""Where `os.environ` and `os.getenv` are written."""
 
 CLOCK = Access(kind=AccessKind.CLOCK)
 
@@ -153,9 +157,9 @@ class OutsideWatch:
             return
         self._is_looking_up = True
         try:
-            # libraries have variables of their own
+            # libraries have variables of their own, the standard ones, too
             is_variable = kind in (AccessKind.VARIABLE, AccessKind.SET_VARIABLE)
-            if is_user_call(frame, through=STANDARD if is_variable else LIBRARIES):
+            if is_user_call(frame, through=_OF_ENVIRON if is_variable else LIBRARIES):
                 self._note_users(kind, named)
         finally:
             self._is_looking_up = False

@@ -107,11 +107,12 @@ class _OtherValues(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], rounding: float) -> _OtherValues:
-        values = [[as_pairs(tensor).detach().cpu().double().nan_to_num() for tensor in pair] for pair in pairs]
+        given = [[as_pairs(tensor).detach().cpu() for tensor in pair] for pair in pairs]
+        values = [[tensor.double().nan_to_num(0.0, 0.0, 0.0) for tensor in pair] for pair in given]
         share = 0.0 if is_whole(pairs[0][1]) else OTHER_ROUNDINGS * rounding
         places = [
-            ((ours - exact).abs() > share * (exact.abs() + root_mean_square(exact))) & as_pairs(own).cpu().isfinite()
-            for (own, _), (ours, exact) in zip(pairs, values, strict=True)
+            ((ours - exact).abs() > share * (exact.abs() + root_mean_square(exact))) | _are_finite_otherwise(*own)
+            for own, (ours, exact) in zip(given, values, strict=True)
         ]
         ours, theirs = (torch.cat([tensor.flatten() for tensor in one]) for one in zip(*values, strict=True))
         return cls(
@@ -128,6 +129,12 @@ class _OtherValues(NamedTuple):
         return bool(
             self.number <= most[0] and self.distance <= most[1] and self.sorted_distance <= most[2] + self.rounding
         )
+
+
+def _are_finite_otherwise(ours: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return where one is not finite, and the other one is something else."""
+    is_same = (ours.double() == exact.double()) | (ours.isnan() & exact.isnan())
+    return ~((ours.isfinite() & exact.isfinite()) | is_same)
 
 
 def root_mean_square(values: torch.Tensor) -> torch.Tensor:

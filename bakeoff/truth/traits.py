@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from bakeoff.backends.calling import comparable
+from bakeoff.backends.calling import VARIES, VARYING_TEXTS, Returned, comparable
 from bakeoff.backends.plain_dispatch import OperatorWatch
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.input_sets import by_memory, is_strided, memory_of
@@ -131,6 +131,7 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     with OutsideWatch() as watch:
         second = _with_unwritten(math.nan, module, sets[0])
     draws = random_state() != drawn_from
+    _note_varying_texts(first, second)
     grows = _grown(module, state, between) if changed else ()
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
@@ -158,6 +159,14 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         state.restore()
     known |= {"accesses": accesses, "clock_s": clock_s, "autocasts": watch.autocasts}
     return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
+
+
+def _note_varying_texts(first: Outputs, second: Outputs) -> None:
+    """Note which texts of the first call are others in the second one."""
+    VARYING_TEXTS.clear()
+    if isinstance(first, Returned) and isinstance(second, Returned):
+        VARYING_TEXTS.update(place for place, _ in first.constants.items() ^ second.constants.items())
+        first.constants = {**first.constants, **dict.fromkeys(VARYING_TEXTS, VARIES)}
 
 
 def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple[str, ...]:

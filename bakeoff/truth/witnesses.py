@@ -21,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bakeoff.backends.plain_dispatch import OperatorWatch, Uncompiled, keep_compiler_out
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.models.base import Inputs
-from bakeoff.truth.choices import CHOOSING, ONLY_INDICES, POOLING
+from bakeoff.truth.choices import CHOOSING, COPYING, ONLY_INDICES, POOLING
 from bakeoff.truth.module_state import is_equal
+from bakeoff.truth.rounding_limits import UNITS_OF_SUM
 
 aten = torch.ops.aten
 
@@ -122,11 +123,18 @@ class RoundingNoise(OperatorWatch):
         if any(argument.alias_info is not None for argument in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if not given:  # what is made of no tensor, such as zeros, is exact
-            return found
+        if not given:  # what is made of no tensor, such as zeros, is exact, unless it is made of steps
+            return self._moved(found) if func.overloadpacket in STEPS else found
+        if func.overloadpacket in ROUNDED_BEFORE:
+            found = func(*(self._moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
+        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None:
+            others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
+            return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
-        return pytree.tree_map_only(torch.Tensor, self._moved, found)
+        return (
+            found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self._moved, found)
+        )
 
     @property
     def takes_last(self) -> bool:
@@ -141,7 +149,7 @@ class RoundingNoise(OperatorWatch):
     def _directions(self, tensor: torch.Tensor, epsilon: float, are_small: bool) -> torch.Tensor:
         """Return a number in [-1, 1) for each value, and 0 for small whole ones."""
         if are_small:
-            moves = tensor.round().sub_(tensor).sign_().abs_()  # much quicker than a mask of booleans
+            moves = tensor.frac().sign_()  # much quicker than a mask of booleans
         else:
             moves = ((tensor != tensor.round()) | (tensor.abs() >= _exact_below(epsilon))).to(tensor.dtype)
         return moves.mul_(self._uniform(tensor))
@@ -169,7 +177,9 @@ class RoundingNoise(OperatorWatch):
             return tensor + self.noise(tensor, tensor.dtype)
         # the same in fewer passes over memory, which take most of a run
         by = self._directions(tensor, epsilon, are_small=True)
-        return torch.addcmul(tensor, by, tensor, value=self._roundings * epsilon)
+        moved = torch.addcmul(tensor, by, tensor, value=self._roundings * epsilon)
+        # below the smallest normal number, roundings do not become smaller
+        return moved.add_(by, alpha=self._roundings * epsilon * torch.finfo(tensor.dtype).smallest_normal)
 
 
 def _exact_below(epsilon: float) -> float:
@@ -215,14 +225,100 @@ def _with_rounded_sums(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, 
     return (found + rounding).to(found.dtype) if found.is_floating_point() else found
 
 
+def _with_rounded_squares(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    """Round the squares of which a distance is what is left: that of a point to itself need not be 0."""
+    first, second, *power = args
+    if power[:1] not in ([], [2.0]) or not found.numel():
+        return found
+    squares = first.square().sum(-1)[..., :, None] + second.square().sum(-1)[..., None, :]
+    return (found.square() + noise.noise(squares, squares.dtype)).clamp_min(0).sqrt()
+
+
+def _below_one(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    """Round a sigmoid, for example. What is 1 in one library is just below it in another one, and none is above."""
+    below = noise.noise(torch.full_like(found, 0.75), found.dtype).abs()
+    return torch.where(found.abs() == 1, found - found * below, found + noise.noise(found, found.dtype)).clamp(-1, 1)
+
+
+def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    """Round the means of a normalisation as the sums that they come from: of equal values nothing else is left."""
+    given, of, weight, _, epsilon, *_ = args
+    if given.dtype is torch.float32 and given.numel():
+        is_of_groups = isinstance(of, int)
+        rows = given.reshape(given.shape[0], of, -1) if is_of_groups else given.flatten(given.dim() - len(of))
+        means, variances = rows.mean(-1), rows.var(-1, correction=0)
+        units = max(1.0, UNITS_OF_SUM * math.sqrt(rows.shape[-1]))
+        moved = units * noise.noise(means, means.dtype) * (variances + epsilon).rsqrt()
+        if is_of_groups:
+            moved = moved.repeat_interleave(given.shape[1] // of, 1)
+            weight = None if weight is None else weight.view(-1, *[1] * (given.dim() - 2))
+        moved = moved.reshape(*moved.shape, *[1] * (given.dim() - moved.dim()))
+        found = found + (moved if weight is None else moved * weight)
+    return found + noise.noise(found, found.dtype)
+
+
+def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    given, weight, *_, epsilon, _ = args
+    return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
+
+
+ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], Any], Any]] = {
+    **dict.fromkeys((aten.cdist, aten._cdist_forward, aten._euclidean_dist), _with_rounded_squares),
+    **dict.fromkeys((aten.sigmoid, aten.tanh, aten.erf), _below_one),
+    **dict.fromkeys((aten.layer_norm, aten.group_norm), _with_rounded_means),
+    aten.instance_norm: _with_rounded_means_of_channels,
+}
+"""Operators whose roundings are not a share of their results."""
+
+ROUNDED_BEFORE = frozenset(
+    {aten.linalg_solve, aten.linalg_inv, aten.linalg_det, aten.linalg_slogdet, aten.linalg_pinv}
+) | {
+    *(aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet, aten.linalg_lu),
+    *(aten.linalg_lu_factor, aten.linalg_cholesky, aten.linalg_cholesky_ex, aten.linalg_lstsq, aten.linalg_matrix_exp),
+    *(aten.linalg_solve_triangular, aten.cholesky_solve, aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig),
+    *(
+        aten.linalg_eigvalsh,
+        aten.linalg_eigvals,
+        aten.linalg_qr,
+        aten.linalg_svd,
+        aten._linalg_svd,
+        aten.linalg_svdvals,
+    ),
+    *(aten.floor_divide, aten.remainder, aten.fmod),
+}
+"""Operators whose roundings are like ones of what they are given: solvers, by backward error, and divisions."""
+
 RUNS_WITH_NOISE = 2
 """So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
 
 STRONG_NOISE = 16
 """So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
 
+SELECTING = (
+    frozenset({aten.where, aten.masked_fill, aten.cat, aten.stack, aten.clone, aten.index, aten.index_select})
+    | {
+        *(aten.gather, aten.embedding, aten.scatter, aten.index_copy, aten.masked_scatter, aten.select_scatter),
+        *(aten.slice_scatter, aten.repeat, aten.flip, aten.roll, aten.tril, aten.triu, aten.constant_pad_nd, aten.neg),
+        *(aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.abs),
+        *(aten.relu, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.maximum, aten.minimum, aten.fmax),
+        *(aten.fmin, aten.amax, aten.amin, aten.aminmax, aten.cummax, aten.cummin, aten.upsample_nearest2d, aten.sign),
+        *(aten.round, aten.floor, aten.ceil, aten.trunc, aten.unique_consecutive, aten._unique2, aten.nan_to_num),
+        *(aten.new_full, aten.full_like),
+    }
+    | (CHOOSING - ONLY_INDICES)
+)
+"""Operators whose values are among those that they are given, or exact, so that each library has the same."""
+
+STEPS = frozenset({aten.linspace, aten.logspace, aten.arange})
+"""Operators that make values of no tensor, and round them."""
+
+
+def rounds_nothing(func: Any, given: torch.Tensor, found: Any) -> bool:
+    return func.overloadpacket in SELECTING or (func.overloadpacket in COPYING and given.is_floating_point())
+
+
 OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[str, Any], Any], Any]] = {
-    **dict.fromkeys(CHOOSING - POOLING, _with_other_ties),
+    **dict.fromkeys(CHOOSING - POOLING - {aten.mode}, _with_other_ties),
     **dict.fromkeys((aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig, aten.linalg_qr), _with_other_signs),
     **dict.fromkeys((aten.linalg_svd, aten._linalg_svd, aten.svd), _with_other_signs),
     **dict.fromkeys((aten.atan2, aten.angle), _with_other_turns),
@@ -232,7 +328,8 @@ OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[
 
 STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten.round, aten.floor, aten.ceil}) | {
     *(aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod, aten.nonzero, aten.argwhere),
-    *(aten.bucketize, aten.searchsorted, aten.quantize_per_tensor, aten.quantize_per_channel),
+    *(aten.bucketize, aten.searchsorted, aten.histc, aten.mode, aten._unique2, aten.unique_consecutive),
+    *(aten.quantize_per_tensor, aten.quantize_per_channel),
     *(aten.fake_quantize_per_tensor_affine_cachemask, aten.fake_quantize_per_channel_affine_cachemask),
 }
 

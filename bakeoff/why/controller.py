@@ -25,6 +25,7 @@ from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
+from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import DECODE, TRAINED, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import first, listed, one_line
@@ -41,14 +42,14 @@ SEARCH_LIMIT_S = 3600.0
 
 RELATIVE_ERROR = "relative_rmse"
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 # --- explain
 
 
-def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) -> list[ProfiledCell]:
+def profile_run(path: Path, label: str | None, against: str | None, say: Say) -> list[ProfiledCell]:
     """Profile a cell of the run at `path`, by default the best, and the cell to compare it with, by default the
     baseline. Raises UsageError for what is not in the run or cannot be profiled, and BakeoffError where it fails."""
     report = report_at(path)
@@ -66,13 +67,13 @@ def profile_run(path: Path, label: str | None, against: str | None, tell: Tell) 
             )
         if mine.id == theirs.id:
             raise UsageError(f"{mine.id} is compared with itself: name another cell with --against")
-    store = store_at(path)
+    store = Store(folder_of(path))
 
     def profiled(record: Record) -> ProfiledCell:
         kept = store.root.resolve() / record.artifact
         is_used = record.artifact and kept.exists() and backends.create(record.cell.backend).profiles_artefact
         question: dict[str, JsonValue] = {"kept": str(kept) if is_used else ""}
-        profile = asked_of_worker(path, report, record, "worker_profile:profile", question, CellProfile, tell)
+        profile = asked_of_worker(path, report, record, "worker_profile:profile", question, CellProfile, say)
         return ProfiledCell(profile, record, store.ceilings(record.cell.device, products_of(record.cell)))
 
     return named_apart([profiled(one) for one in (record, other) if one])
@@ -86,8 +87,8 @@ def rest_named(report: Report, path: Path) -> Iterator[None]:
     except UsageError as error:
         if report.complete and not any(record.is_left_to_resume for record in report.records):
             raise
-        folder = path if path.is_dir() else path.parent
-        raise UsageError(f"{error}; the rest of the run: bakeoff resume {shlex.quote(str(folder))}") from None
+        rest = f"the rest of the run: bakeoff resume {shlex.quote(str(folder_of(path)))}"
+        raise UsageError(f"{error}; {rest}") from None
 
 
 def best_of(report: Report) -> Record:
@@ -133,7 +134,7 @@ def why_not_profiled(record: Record) -> str:
 # --- blame
 
 
-def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
+def blame_cell(path: Path, label: str, say: Say) -> tuple[Blame, Record]:
     """Find the smallest part of a cell's model that loses precision, or that fails, and run a script of what fails.
     Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails."""
     report = report_at(path)
@@ -141,13 +142,13 @@ def blame_cell(path: Path, label: str, tell: Tell) -> tuple[Blame, Record]:
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
     blame = asked_of_worker(
-        path, report, record, "worker_blame:find_blame", question, Blame, tell, limit_s=SEARCH_LIMIT_S
+        path, report, record, "worker_blame:find_blame", question, Blame, say, limit_s=SEARCH_LIMIT_S
     )
     in_run = record.reason if record.status is Status.INCORRECT else ""
-    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, tell), record
+    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, say), record
 
 
-def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) -> KeptSet:
+def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> KeptSet:
     """Find and measure which modules of a cell must stay in float32 to hold `tolerance`, by default what the run
     required. Raises UsageError where this makes no sense, and BakeoffError where the search fails."""
     report = report_at(path)
@@ -165,7 +166,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
     evaluation = None
     if tolerance is None:
         function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
-        sample = store_at(path).sample(record.cell.reference_id).resolve()
+        sample = Store(folder_of(path)).sample(record.cell.reference_id).resolve()
         evaluation = Evaluation(function=function, sample=sample)
         asked = ", ".join(
             f"{requirement.name}{requirement.comparison}{requirement.limit_text}" for requirement in required
@@ -178,7 +179,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, tell: Tell) ->
         "record": record.model_dump(mode="json"),
     }
     return asked_of_worker(
-        path, report, record, "worker_keep:find_kept", question, KeptSet, tell, evaluation, SEARCH_LIMIT_S
+        path, report, record, "worker_keep:find_kept", question, KeptSet, say, evaluation, SEARCH_LIMIT_S
     )
 
 
@@ -201,10 +202,6 @@ def why_not_blamed(record: Record) -> str:
 # --- the worker
 
 
-def store_at(path: Path) -> Store:
-    return Store(path if path.is_dir() else path.parent)
-
-
 def environment_of(report: Report, threads: int | None = None) -> AbstractContextManager[None]:
     """Give the variables that set threads, such as OMP_NUM_THREADS, the values of the run, or `threads`."""
     before = {name: value for name, value in os.environ.items() if name.startswith(OF_THREADS)}
@@ -221,13 +218,13 @@ def asked_of_worker(
     function: str,
     question: dict[str, JsonValue],
     answer: type[Answer],
-    tell: Tell,
+    say: Say,
     evaluation: Evaluation | None = None,
     limit_s: float | None = None,
 ) -> Answer:
     """Start a worker on a cell of the run at `path`, and return what a `function` of this room says of the cell there.
     Raises BakeoffError, with the reason, where there is no answer, and UsageError where the model has changed."""
-    cell, store = record.cell, store_at(path)
+    cell, store = record.cell, Store(folder_of(path))
     require_same_model(store, cell.reference_id)
     request = Request(**report.request)
     with environment_of(report), Launchers("spawn", pythons=request.env) as launchers:
@@ -249,6 +246,6 @@ def asked_of_worker(
             Found,
             f"looking into {cell.id}",
             limit_s or request.time_limit_s,
-            lambda phase: tell(f"{cell.label}: {phase}"),
+            lambda phase: say(f"{cell.label}: {phase}"),
         )
     return answer.model_validate_json(found.answer)

@@ -26,12 +26,12 @@ MIN_ALIKE = 48
 """So many letters of two messages are compared."""
 
 
-def with_script(blame: Blame, report: Report, record: Record, tell: Callable[[str], None]) -> Blame:
+def with_script(blame: Blame, report: Report, record: Record, say: Callable[[str], None]) -> Blame:
     script = None
     if blame.place is not None and blame.source:
         with contextlib.suppress(UsageError):  # no script does what this backend does
             text = script_of_part(report, record, blame.source, blame.place.failure)
-            tell(f"{blame.label}: script of {blame.place.name or 'the model'}, in a fresh process")
+            say(f"{blame.label}: script of {blame.place.name or 'the model'}, in a fresh process")
             python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
             script = run_alone(text, blame.place, python)
     return blame.model_copy(update={"script": script, "source": ""})

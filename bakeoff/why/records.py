@@ -34,7 +34,7 @@ class CellProfile(Frozen):
     call_ms: Milliseconds  # of calls without the profiler, in the profile's own process; the fastest quarter's mean
     median_ms: Milliseconds  # of all calls without the profiler
     profiled_ms: Milliseconds  # mean of the fastest quarter of the profiled calls
-    calls: int  # that the parts are of: these, or all of them where the library tells their mean only
+    calls: int  # that the parts are of: these, or all of them where the library reports their mean only
     parts: list[ProfiledKernel]
     spans: list[TracedSpan]  # of one profiled call
     classes: dict[str, str]  # class of each module of the model, by its path and in the model's order
@@ -90,7 +90,7 @@ class GrowthPoint(Frozen):
 
     name: str
     kind: str
-    local: float | None = None  # of the module apart, on the reference's inputs; None: it was not told
+    local: float | None = None  # of the module apart, on the reference's inputs; None: it was not measured
     accumulated: float | None = None  # of its output in a call of the whole model
 
 

@@ -23,7 +23,7 @@ from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import counted, percent
 from bakeoff.reports.blocks import Block, Text
-from bakeoff.reports.console import print_blocks, say, tell, written_to_the_end
+from bakeoff.reports.console import print_blocks, say, write_and_print, written_to_the_end
 from bakeoff.reports.number_format import NONE, milliseconds, ratio
 from bakeoff.reports.sentences import ratio as times
 from bakeoff.reports.tables import Table, text_table
@@ -135,7 +135,7 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
         with environment_of(report, threads), runs.progress_of(asked, quiet=True, as_json=True) as progress:
             tried, store = runs.run(asked, None, command, progress)
         with written_to_the_end():
-            tell(tried, store.root, quiet=True, console=console)
+            write_and_print(tried, store.root, quiet=True, console=console)
         return contests_of(tried)[0]
 
     usual = contest()

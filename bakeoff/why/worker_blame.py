@@ -2,7 +2,7 @@
 
 Parts are called on the inputs that they get in float64, rounded to the cell's precision, so that an error is the part's
 own. The search descends into the part that is furthest beyond its limit. All modules that a part calls are built beside
-each other as one model: one build tells the error of each. A build that fails is divided into halves.
+each other as one model: one build shows the error of each. A build that fails is divided into halves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from bakeoff.backends.base import Compiled
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded
@@ -76,9 +76,10 @@ def searched_model(worker: WorkerContext) -> Iterator[tuple[Builder, ModelPart, 
     builds its parts, the whole model as a part, and its input sets in float64."""
     worker = announcing(worker)
     module, sets = worker.model()
-    if known := loaded(worker.cell.model):
-        known.keep_apart()
-    with worker.phases.announced("reference"), contextlib.chdir(worker.started_in):
+    if loaded_part := loaded(worker.cell.model):
+        loaded_part.keep_apart()
+    worker.phases.announce("reference")
+    with contextlib.chdir(worker.started_in):
         model = load(worker.cell.as_built, weights_at=worker.job.weights_at).understood(worker.traits)
         precision.apply(worker.cell.precision)
         exact, exact_sets = move_to_device(model, worker.cell, torch.float64)
@@ -264,8 +265,7 @@ class Search:
         if self._places:
             so_far = f" (named so far: {', '.join(part.name or 'the whole model' for part, _ in self._places)})"
         what = f"{parts[0].name or 'the whole model'}{more}{so_far}"
-        with self._worker.phases.announced(f"build {self._builder.builds + 1}: {what}"):
-            pass
+        self._worker.phases.announce(f"build {self._builder.builds + 1}: {what}")
         flat = Inputs(tuple(tensor for judged_part in judged for tensor in judged_part.given.tensors()))
         calibration = self._builder.calibration if parts == [self._whole] else (flat,)
         try:
@@ -312,9 +312,11 @@ class Search:
         """Return the errors of modules' outputs in a call of the whole model, from one build that returns them all."""
         form = Form.of(self._whole.inputs.args, self._whole.inputs.kwargs)
         flat = Inputs(self._whole.given(self._dtype).tensors())
-        announced = f"build {self._builder.builds + 1}: the whole model, with the outputs of {len(parts)} modules"
+        self._worker.phases.announce(
+            f"build {self._builder.builds + 1}: the whole model, with the outputs of {len(parts)} modules"
+        )
         try:
-            with self._worker.phases.announced(announced), Watched(self._whole.module, form, sorted(paths)) as watched:
+            with Watched(self._whole.module, form, sorted(paths)) as watched:
                 outputs = iter(self._builder.outputs_of(watched, flat, self._builder.calibration))
         except Exception:  # a library may not take so many outputs, and the figure then has local errors only
             return [None] * len(parts)

@@ -157,8 +157,7 @@ class Keeping:
             self._note(
                 path, left=error, note="" if alone[path] is not None else "the model fails with the others in fp32"
             )
-            with self._worker.phases.announced(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager"):
-                pass
+            self._worker.phases.announce(f"keep {path}: {counted(len(self._tried), 'module')} tried in eager")
             if self._holds_in_eager([*others, *chosen], error):
                 break
         for path in list(reversed(chosen)):
@@ -244,8 +243,7 @@ class Keeping:
         self, alive: contextlib.ExitStack, name: str, kept: Sequence[str]
     ) -> tuple[tuple[Compiled, tuple[Inputs, ...]] | None, Variant]:
         """Build the model with these modules in float32, and compare it. The build lives as long as `alive`."""
-        with self._worker.phases.announced(f"build {self._builder.builds + 1}: the model {name}"):
-            pass
+        self._worker.phases.announce(f"build {self._builder.builds + 1}: the model {name}")
         try:
             compiled = alive.enter_context(self._build(kept))
             sets = self._float32_sets if kept == [""] else self._sets
@@ -281,15 +279,15 @@ class Keeping:
     def _contest(self, built: dict[str, tuple[Compiled, tuple[Inputs, ...]]]) -> dict[str, list[Burst]]:
         clock = self._worker.clock
         bursts: dict[str, list[Burst]] = {name: [] for name in built}
-        with self._worker.phases.announced(
+        self._worker.phases.announce(
             f"build {self._builder.builds} was the last: {len(built)} variants are measured in turns"
-        ):
-            for compiled, sets in built.values():
-                sampling.burst(compiled, sets, clock, WARM_UP_S, MIN_BURST_CALLS)
-            for number, name in turns(list(built), CONTEST_S, MIN_ROUNDS, MAX_ROUNDS):
-                started_s = time.monotonic() - self._begun_s
-                calls_ns = sampling.burst(*built[name], clock, BURST_S, MIN_BURST_CALLS)
-                bursts[name].append(Burst(group=0, round=number, started_s=started_s, samples_ns=calls_ns))
+        )
+        for compiled, sets in built.values():
+            sampling.burst(compiled, sets, clock, WARM_UP_S, MIN_BURST_CALLS)
+        for number, name in turns(list(built), CONTEST_S, MIN_ROUNDS, MAX_ROUNDS):
+            started_s = time.monotonic() - self._begun_s
+            calls_ns = sampling.burst(*built[name], clock, BURST_S, MIN_BURST_CALLS)
+            bursts[name].append(Burst(group=0, round=number, started_s=started_s, samples_ns=calls_ns))
         return bursts
 
 

@@ -87,7 +87,7 @@ class OneOperator(torch.nn.Module):
 
 
 class Beside(torch.nn.Module):
-    """Parts of a model beside each other, each with arguments of its own: one build tells the errors of all. It takes
+    """Parts of a model beside each other, each with arguments of its own: one build shows the errors of all. It takes
     all their tensors by position, and returns those of their outputs that have a floating point."""
 
     def __init__(self, parts: Sequence[ModelPart]) -> None:

@@ -53,14 +53,15 @@ def profile(worker: WorkerContext, kept: str = "") -> CellProfile:
             build = backend.build(module, given[0], context)
         with build as compiled:
             compiled.bind(sets[0])
-            with worker.phases.announced("warm-up"):
-                sampling.call_until_final(compiled, sets[:1], worker.clock)
-                plain_ns, threads = unprofiled_calls(compiled, sets[0], worker)
-                call_ns = statistics.fmean(plain_ns[place] for place in undisturbed(plain_ns))
+            worker.phases.announce("warm-up")
+            sampling.call_until_final(compiled, sets[:1], worker.clock)
+            plain_ns, threads = unprofiled_calls(compiled, sets[0], worker)
+            call_ns = statistics.fmean(plain_ns[place] for place in undisturbed(plain_ns))
             profiler = compiled.profiler(module)
             if profiler is None:
                 raise Unsupported(f"{worker.backend.name} has no profiler that Bakeoff knows")
-            with worker.phases.announced("profile"), profiler:
+            worker.phases.announce("profile")
+            with profiler:
                 wanted = max(MIN_CALLS, min(MAX_CALLS, int(CALLS_S * 1e9 / call_ns)))
                 walls_ns = []
                 for _ in range(WARMING_CALLS + wanted):
@@ -171,5 +172,5 @@ class AnnouncedPhases(Phases):
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        with self.announced(name):
-            yield
+        self.announce(name)
+        yield

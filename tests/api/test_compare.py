@@ -76,7 +76,7 @@ def test_unknown_keyword_names_the_nearest_one() -> None:
         bakeoff.compare("mlp", backend="eager")  # type: ignore[arg-type]
 
 
-def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
+def test_an_option_of_the_command_line_alone_is_reported_as_such() -> None:
     for name in api.COMMAND_LINE_ONLY:
         with pytest.raises(TypeError, match=f"no keyword '{name}', an option of the command line only: "):
             bakeoff.compare("mlp", **{name: True})  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_an_option_of_the_command_line_alone_is_told_as_such() -> None:
         (nn.Linear(2, 2), {"x": torch.ones(1, 2)}, {}, r"do not fit Linear.forward\(input.*: missing .*'input'"),
     ],
 )
-def test_what_is_wrong_is_told_before_weights_are_written(
+def test_what_is_wrong_is_reported_before_weights_are_written(
     model: Any, inputs: Any, fields: Mapping[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bakeoff.models.live_model.save", None)
@@ -243,7 +243,7 @@ def test_eager_has_nothing_to_load(compared: Compared) -> None:
         compared.result.load("eager")
 
 
-def test_result_tells_itself(compared: Compared) -> None:
+def test_a_result_prints_its_report(compared: Compared) -> None:
     result = compared.result
     assert "live:Net on cpu, fp32" in str(result) and repr(result) == str(result)
     html = result._repr_html_()
@@ -268,7 +268,7 @@ def test_rows_become_a_data_frame(compared: Compared, install: Callable[[str, ob
         compared.result.to_pandas()
 
 
-def test_no_run_is_told(tmp_path: Path) -> None:
+def test_no_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no report at"):
         bakeoff.open_run(tmp_path / "nothing")
 
@@ -376,7 +376,9 @@ def test_a_second_interruption_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) 
         pytest.param("sys.exit('it is broken')", "ended: exit status 1 it is broken", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_dies_is_told_with_its_last_words(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_reported_with_its_last_words(
+    code: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with process_doing(monkeypatch, code) as process, pytest.raises(BakeoffError, match=said):
         process.result(Silent())
 
@@ -602,7 +604,7 @@ def test_a_search_path_stays_what_it_was_when_the_program_changes_its_folder(
     assert str(tmp_path / "lib") in live_model.own_search_path()
 
 
-def test_what_cannot_travel_is_told_by_its_path(tmp_path: Path) -> None:
+def test_what_cannot_travel_is_reported_by_its_path(tmp_path: Path) -> None:
     log = (tmp_path / "log.txt").open("w", encoding="utf-8")
     lock = threading.Lock()
     cases = {

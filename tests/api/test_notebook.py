@@ -67,7 +67,7 @@ def test_cell_shows_the_answer_and_progress_has_gone(notebook: nbformat.Notebook
     assert "only eager could be ranked" in shown.data["text/html"] and "live:Gate on cpu" in shown.data["text/plain"]
 
 
-def test_error_of_a_cell_is_told_with_its_line(notebook: nbformat.NotebookNode) -> None:
+def test_error_of_a_cell_is_reported_with_its_line(notebook: nbformat.NotebookNode) -> None:
     assert "(a cell of the notebook, line 3, in forward)" in notebook.cells[3].outputs[-1].data["text/plain"]
 
 

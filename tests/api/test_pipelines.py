@@ -339,7 +339,7 @@ def test_parts_across_precisions_leave_the_error_to_the_metric_of_the_whole() ->
     assert required_of_parts("top1>-1%, relative_rmse<0.01", "fp32,bf16") == "relative_rmse<0.01"
 
 
-def test_an_evaluate_that_fails_for_the_winners_is_told(tmp_path: Path) -> None:
+def test_an_evaluate_that_fails_for_the_winners_is_reported(tmp_path: Path) -> None:
     whole, pipeline = took(20.0, 8.0), Two()
 
     def evaluate(predict: Two) -> dict[str, float]:

@@ -21,7 +21,7 @@ from torch import nn
 import bakeoff
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.judging.mix import Mix
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.models import find_for
 from bakeoff.models.calls_file import sizes_in
 from bakeoff.planning.plan import command_for, plan
@@ -213,7 +213,7 @@ class Config:
         ({"noise": torch.Generator()}, r"kwargs\['noise'\] is a value of type Generator"),
     ],
 )
-def test_what_a_file_cannot_hold_is_told_by_its_path(arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_a_file_cannot_hold_is_reported_by_its_path(arguments: dict[str, Any], told: str, tmp_path: Path) -> None:
     module = Scale()
     with bakeoff.record(module) as calls:
         module(torch.ones(2), **arguments)
@@ -346,7 +346,7 @@ def test_arrays_are_arguments_by_the_names_of_parameters(folder: Path) -> None:
     }
 
 
-def test_a_wrong_name_is_told_with_the_nearest_one(folder: Path) -> None:
+def test_a_wrong_name_is_reported_with_the_nearest_one(folder: Path) -> None:
     np.savez("sample.npz", idz=np.ones((5, 4)))
     (contest,) = plan(request(inputs="sample.npz"))
     with pytest.raises(UsageError, match=r"unknown parameter of Net.forward in sample.npz 'idz': did you mean 'ids'"):
@@ -374,7 +374,9 @@ def test_models_of_other_sources_take_them_too(folder: Path) -> None:
         ({"inputs": "calls.pt", "task": "generate", "models": ("transformer_lm",)}, "leave it out"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_measured(folder: Path, fields: dict[str, object], told: str) -> None:
+def test_what_cannot_be_is_reported_before_anything_is_measured(
+    folder: Path, fields: dict[str, object], told: str
+) -> None:
     recorded(2).save("calls.pt")
     (folder / "text.npz").write_text("no arrays")
     with pytest.raises(UsageError, match=told):

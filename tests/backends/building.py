@@ -20,8 +20,8 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.folder import switch
 from bakeoff.backends.torch_kernels import ATTENTION, CUDNN_BENCHMARK
 from bakeoff.measuring.worker import precision, simulation
+from bakeoff.measuring.worker.cell_model import gradients, load, move_to_device, training_of
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.records.schema import Cell
 from bakeoff.truth.calls import run_eager

@@ -1,9 +1,23 @@
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
 import torch._inductor.config
+
+from bakeoff.records.errors import chain_of
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip a test that needs torchao where there is none, as beside the oldest torch."""
+    try:
+        return (yield)
+    except Exception as error:
+        if find_spec("torchao") or not any("torchao" in str(one) for one in chain_of(error)):
+            raise
+        pytest.skip("it needs torchao")
 
 
 @pytest.fixture(scope="session", autouse=True)

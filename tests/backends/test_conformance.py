@@ -18,8 +18,8 @@ import torch
 from bakeoff import backends
 from bakeoff.backends.base import Availability
 from bakeoff.backends.torch_kernels import ATTENTION, BENCHMARK
+from bakeoff.measuring.worker.cell_model import load, move_to_device, training_of
 from bakeoff.measuring.worker.host_memory import FromHost
-from bakeoff.measuring.worker.loading import load, move_to_device, training_of
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import Unavailable, Unsupported

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bakeoff.backends.exporting import BFLOAT16_OPSET, export_onnx
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from tests.support.cells import cell_of

@@ -195,7 +195,7 @@ def test_an_export_that_serves_less_than_the_range_is_refused(module: torch.nn.M
         ranges.exported(module, Inputs((torch.ones(6, 8),)), [ROWS])
 
 
-def test_a_violated_guard_is_told_with_its_line() -> None:
+def test_a_violated_guard_is_reported_with_its_line() -> None:
     message = (
         "Constraints violated (L['x'].size()[1])! For more information, run with TORCH_LOGS=\"+dynamic\".\n"
         "  - You marked L['x'].size()[1] as dynamic but your code specialized it to be a constant (64). "

@@ -11,7 +11,7 @@ from bakeoff.backends.cuda_graph import Captured
 from bakeoff.backends.eager import Callables
 from bakeoff.backends.runtime.contract import Artifact, TensorSpec
 from bakeoff.backends.runtime.torch_programs import load_aotinductor, strides_at
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import copied

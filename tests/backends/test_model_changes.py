@@ -209,7 +209,7 @@ def factory():
 
 
 @pytest.mark.slow
-def test_the_records_tell_what_was_in_force(tmp_path: Path) -> None:
+def test_the_records_say_what_was_in_force(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FACTORY)
     report = measure(tmp_path / "run", "eager", "onnx", models=[f"{path}:factory"])

@@ -25,7 +25,7 @@ from bakeoff.backends.onnx import _plugin as plugin_of
 from bakeoff.backends.onnx_plugins import OPENVINO, RTX, WEBGPU, Plugin
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.onnx import BoundCalls
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.models.base import LoadedModel
 from bakeoff.models.generation import Generating
 from bakeoff.records.device import CPU, Device
@@ -190,7 +190,7 @@ def test_nodes_elsewhere_are_named_and_counted(session: Any, placement: Placemen
     assert assignment(session, CUDA_PROVIDER) == placement
 
 
-def test_an_onnxruntime_that_does_not_tell_is_not_guessed_for() -> None:
+def test_an_onnxruntime_that_does_not_say_is_not_guessed_for() -> None:
     assert assignment(SimpleNamespace(), CPU_PROVIDER) is None
 
 

@@ -17,7 +17,7 @@ from bakeoff.backends import litert
 from bakeoff.backends.base import AVAILABLE, BuildContext
 from bakeoff.backends.executorch import placement_of
 from bakeoff.backends.openvino import PRECISION_HINTS
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import Unavailable
 from bakeoff.records.precision import Precision

@@ -241,7 +241,7 @@ def test_of_two_graph_breaks_in_a_row_both_are_named() -> None:
     torch._dynamo.reset()
 
 
-def test_a_graph_break_without_a_reason_is_told_in_words() -> None:
+def test_a_graph_break_without_a_reason_is_reported_in_words() -> None:
     reasons = ["step_unsupported", "No resume\n  Explanation: it is a loop.\n  Hint: none."]
     sentences = [inductor_profiling.first_sentence(reason) for reason in reasons]
     assert sentences == ["Dynamo does not trace what this line calls, and gives no reason", "No resume: it is a loop."]
@@ -257,7 +257,7 @@ class Counting(nn.Module):
         return x + self.seen
 
 
-def test_a_guard_that_fails_is_told_once() -> None:
+def test_a_guard_that_fails_is_reported_once() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.guard_failures.clear()
     counting = torch.compile(Counting().forward, backend="eager")
@@ -364,7 +364,7 @@ def test_events_nest_by_their_times() -> None:
     assert outer.inside == [inner]
 
 
-def test_operators_of_a_scripted_model_are_told_within_its_call() -> None:
+def test_operators_of_a_scripted_model_are_reported_within_its_call() -> None:
     linear = Event("aten::linear", 2, 8, 0, [])
     call = Event(CALL, 0, 10, 0, [Event("forward", 1, 9, 0, [linear])])
     (shares,) = shares_in(Trace([call], [])).values()

@@ -17,7 +17,7 @@ from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.onnx_quantising import onnx_layers, static_onnx
 from bakeoff.backends.quantising import torch_int8_cpu, torch_int8_cuda
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
@@ -60,7 +60,7 @@ def relative_rmse(one: Built) -> float:
         pytest.param("openvino", "transformer", marks=pytest.mark.slow),
     ],
 )
-def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
+def test_int8_quantises_every_layer_says_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
     with built(cell_of(model, backend), tmp_path) as one:
         error = relative_rmse(one)
         told = one.compiled.precision()
@@ -337,7 +337,9 @@ def test_without_torchao_the_reason_says_what_to_install(
 ) -> None:
     install("torchao.quantization.pt2e.lowering", None)
     context = BuildContext(cell_of("mlp"), RecordingPhases(), tmp_path, 1)
-    with pytest.raises(Unavailable, match=r"^quantised precisions in torch need torchao .*pip install torchao$"):
+    with pytest.raises(
+        Unavailable, match=r"^quantised precisions in torch need torch 2.11 and torchao .*pip install torchao$"
+    ):
         quantising.prepare(nn.Linear(2, 2), Inputs((torch.ones(1, 2),)), context, lower=True)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from bakeoff import backends
 from bakeoff.backends.base import BuildContext
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.measuring.worker.worker_context import tensors_not_taken
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision

@@ -25,7 +25,7 @@ from bakeoff.backends.onnx_quantising import static_onnx
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.runtime.tensorrt import ENGINE, Engine, Manifest
 from bakeoff.measuring.worker import precision as switches
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision

@@ -11,7 +11,7 @@ from bakeoff import backends
 from bakeoff.backends import training as trainings
 from bakeoff.backends.eager import Steps
 from bakeoff.backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
-from bakeoff.measuring.worker.loading import move_to_device, training_of
+from bakeoff.measuring.worker.cell_model import move_to_device, training_of
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision

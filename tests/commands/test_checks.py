@@ -105,7 +105,7 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
         ("return torch.ones(2, width)", "The model gives one answer"),
     ],
 )
-def test_what_a_model_does_beside_its_outputs_is_told(
+def test_what_a_model_does_beside_its_outputs_is_reported(
     command_line: CommandLine, tmp_path: Path, body: str, sentence: str
 ) -> None:
     (tmp_path / "net.py").write_text(PROBLEM.replace("return x @ torch.ones(width, width)", body))
@@ -270,7 +270,7 @@ def test_a_model_of_a_hub_has_the_name_with_its_commit_by_which_its_builds_are_k
     assert told.contests[0].title.startswith("hub:mlp@0123abc (")
 
 
-def test_what_cannot_run_is_told_with_every_reason_and_where_it_does() -> None:
+def test_what_cannot_run_is_reported_with_every_reason_and_where_it_does() -> None:
     request = Request(models=("mlp", "rope"), backends=("triton", "triton/descriptor", "eager"), devices=("cpu",))
     contests = plan(request)
     absences = {(cell.cell.backend, cell.cell.device, ""): "" for each in contests for cell in each.cells}

@@ -487,7 +487,7 @@ OTHER_WEIGHTS = "the model has other weights than those that were measured"
 
 
 @pytest.mark.slow
-def test_weights_that_no_file_tells_of_are_compared_where_the_model_is_loaded_again(tmp_path: Path) -> None:
+def test_weights_that_no_file_names_are_compared_where_the_model_is_loaded_again(tmp_path: Path) -> None:
     far = Far(tmp_path)
     far.write(1.5)
     assert not Store.open(far.folder).changed_files()

@@ -248,7 +248,7 @@ def test_an_environment_is_made_measured_and_removed(caches: Path) -> None:
         environments.remove("old")
 
 
-def test_an_environment_without_torch_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_environment_without_torch_is_reported_in_one_line(tmp_path: Path) -> None:
     """The interpreter below this virtual environment has none of its packages."""
     bare = Path(sys.executable).resolve()
     with pytest.raises(UsageError, match="it needs torch, numpy, pydantic, psutil and safetensors"):

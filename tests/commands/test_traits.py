@@ -68,7 +68,7 @@ def test_all_cells_have_the_threads_that_the_models_file_sets(report: Report) ->
     assert threads == dict.fromkeys(("eager", "torchscript"), THREADS)
 
 
-def test_each_trait_is_told_once_in_each_form_of_a_report(report: Report, tmp_path: Path) -> None:
+def test_each_trait_is_reported_once_in_each_form_of_a_report(report: Report, tmp_path: Path) -> None:
     judgement = judge(report)
     told = json.loads(answer_of(judgement, tmp_path).model_dump_json())["about_models"]
     assert len(told) == len(MODELS)

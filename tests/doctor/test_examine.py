@@ -16,8 +16,7 @@ from bakeoff.backends.onnx import Onnx
 from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Link, Weight
 from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
-from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome
-from bakeoff.doctor.diagnosis_text import blocks_of
+from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome, blocks_of
 from bakeoff.measuring.controller import launcher
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
@@ -43,7 +42,7 @@ def outcomes(found: Diagnosis, device: str) -> dict[str, Outcome]:
     return {trial.label: trial.outcome for trial in found.trials if trial.device == device}
 
 
-def test_every_way_to_end_is_told(examined: tuple[Diagnosis, list[str]]) -> None:
+def test_every_way_to_end_is_reported(examined: tuple[Diagnosis, list[str]]) -> None:
     found, said = examined
     assert "trying null/wrong on cpu" in said and "importing torch" in said
     assert any(text.startswith("FAIL null/wrong on cpu, after ") for text in said), "as it goes"
@@ -188,7 +187,7 @@ KNOWN = {
 
 
 @pytest.mark.slow
-def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_import_there_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     broken = wheel(tmp_path, "planted", "0.0.1", "raise ImportError('planted')")
     made.add("old", ["--no-index", str(broken)])
@@ -532,7 +531,7 @@ PROBLEM, WARNING, NOTE = Weight.PROBLEM, Weight.WARNING, Weight.NOTE
         ("fewer-cores-than-the-machine", machine(affinity_cores=2), NOTE, None, "2 of the machine's 8 cores"),
     ],
 )  # fmt: skip
-def test_a_machine_in_a_trap_is_told_so_with_a_remedy(
+def test_a_machine_in_a_trap_is_reported_with_a_remedy(
     trap: str, facts: Facts, weight: Weight | None, about: str | None, said: str
 ) -> None:
     (found,) = traps.find_all(facts)

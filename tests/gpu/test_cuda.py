@@ -18,7 +18,7 @@ from bakeoff.doctor import examine, facts
 from bakeoff.doctor.diagnosis import Outcome
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.measuring import nvml
-from bakeoff.measuring.worker import ceilings, energy, loading
+from bakeoff.measuring.worker import ceilings, cell_model, energy
 from bakeoff.measuring.worker import precision as precisions
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.counting import count
@@ -191,7 +191,7 @@ def chosen(batch: int = 64):
 """
 
 
-def test_gpu_memory_that_the_file_of_a_model_keeps_is_told(tmp_path: Path) -> None:
+def test_gpu_memory_that_the_file_of_a_model_keeps_is_reported(tmp_path: Path) -> None:
     (tmp_path / "keeping.py").write_text(KEEPING)
     report = measure_on_cuda(tmp_path / "run", "eager", models=[f"{tmp_path / 'keeping.py'}:factory"])
     assert report.records[0].traits is not None and report.records[0].traits.grows == ("variable kept",)
@@ -300,7 +300,7 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: Precision) -> 
     for device in ("cpu", "cuda"):
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
-            module, sets = loading.move_to_device(loading.load(cell), cell)
+            module, sets = cell_model.move_to_device(cell_model.load(cell), cell)
             counted.append(count(module, sets[0], precision))
     assert counted[0] == counted[1]
 

@@ -12,7 +12,7 @@ import bakeoff
 from bakeoff.api.pipelines import PipelineResult
 from bakeoff.backends import kernels
 from bakeoff.judging.judgement import contests_of
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
@@ -109,7 +109,7 @@ def test_a_rotary_embedding_is_measured_by_a_kernel_and_by_a_compiler(tmp_path: 
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9),
     reason="float8 products need compute capability 8.9",
 )
-def test_surgery_on_a_float8_decoder_is_right_and_told(tmp_path: Path) -> None:
+def test_surgery_on_a_float8_decoder_is_right_and_reported(tmp_path: Path) -> None:
     sizes = {"layers": ("1",), "linears": ("torch",)}
     report = measure_on_cuda(
         tmp_path / "run", "eager", "inductor/surgical", models=["fp8_transformer"], precision=["bf16"], set=sizes

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import bakeoff
 from bakeoff.backends import tensorrt as ours
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.measuring.worker.loading import move_to_device
+from bakeoff.measuring.worker.cell_model import move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
@@ -161,7 +161,7 @@ def test_an_operator_without_an_older_form_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_running_out_of_memory_is_told_from_other_failures(tmp_path: Path) -> None:
+def test_running_out_of_memory_is_reported_from_other_failures(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 4096))  # 134 MB of weights
     sets = tuple((torch.randn(64, 4096),) for _ in range(2))
     device = torch.device("cuda")

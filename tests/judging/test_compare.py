@@ -99,7 +99,7 @@ def test_runs_whose_calls_are_made_in_another_way_are_refused(unusual: dict[str,
 # --- where nothing can be told
 
 
-def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> None:
+def test_the_number_of_processes_that_wide_intervals_ask_for_would_decide() -> None:
     names = ("eager", "onnx", "openvino", "inductor")
 
     def at_noise(seed: int, processes: int) -> Report:
@@ -404,14 +404,14 @@ def test_changes_are_called_as_before() -> None:
     same_as_golden("changes.txt", "\n".join(f"{name}: {in_short(found)}" for name, found in scenes().items()))
 
 
-def test_comparisons_are_told_as_before() -> None:
+def test_comparisons_are_reported_as_before() -> None:
     lines = []
     for name, made in SAID.items():
         lines += [f"## {name}: {headline(made())}", to_markdown(made())]
     same_as_golden("comparisons.md", "\n".join(lines))
 
 
-def test_an_older_run_tells_nothing_of_files_and_weights() -> None:
+def test_an_older_run_says_nothing_of_files_and_weights() -> None:
     base = of_files("0a1b2c3d", "aa" * 32)
     assert not compare(base, base).differences
     assert not compare(base, run(5, onnx=0.9)).differences
@@ -554,7 +554,7 @@ def test_widths_of_one_model_are_kept_apart() -> None:
     assert len(history_of(runs, []).contests) == 2
 
 
-def test_machines_are_told_as_before() -> None:
+def test_machines_are_reported_as_before() -> None:
     small, large = [build(9.0, "eager"), build(3.0, "onnx")], [build(4.0, "eager", "cuda")]
     fast = [*large, build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]
     alike = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
@@ -659,7 +659,7 @@ CASES: dict[str, Bisection] = {
 }
 
 
-def test_bisections_are_told_as_before() -> None:
+def test_bisections_are_reported_as_before() -> None:
     lines = []
     for name, found in CASES.items():
         steps = [step_line(found, step) for step in found.steps]

@@ -452,7 +452,7 @@ def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes
         (ratio(1.20, 1.00, 1.44, processes=9), True),
     ],
 )
-def test_nine_processes_tell_whether_twenty_may_decide(found: Ratio, may: bool) -> None:
+def test_nine_processes_show_whether_twenty_may_decide(found: Ratio, may: bool) -> None:
     assert not is_decided(found) and may_be_decided(found) is may
 
 

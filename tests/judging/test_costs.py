@@ -307,7 +307,7 @@ def judged(*records: Record, price_per_hour: float | None = None) -> LoadJudgeme
     return found
 
 
-def test_a_soak_tells_what_does_not_last() -> None:
+def test_a_soak_shows_what_does_not_last() -> None:
     soak = [window(p50_ms=5.0 + part, p99_ms=25.0, joules=50.0, energy_source="RAPL") for part in range(6)]
     record = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(360.0)] * 3)
     found = judged(record, price_per_hour=3.6)

@@ -304,7 +304,7 @@ def test_a_cell_that_keeps_itself_waiting_is_not_disturbed_by_it() -> None:
     assert disturbed(burst(wait_share=0.50), own)
 
 
-def test_doubts_about_machines_are_told_as_before() -> None:
+def test_doubts_about_machines_are_reported_as_before() -> None:
     """Heat that slows nothing down is no doubt, and neither is a single slow round."""
     slow = {"sm_clock_mhz": 1200, "throttle_reasons": ["software power cap"]}
     hot, half = {"sm_clock_mhz": 1200, "temperature_c": 61}, {"sm_clock_mhz": 1700}
@@ -383,7 +383,7 @@ def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
         assert said.startswith("the last run (yesterday) said the opposite: onnx was 0.56x as fast as eager")
 
 
-def test_two_runs_that_say_the_opposite_are_told_in_a_comparison() -> None:
+def test_two_runs_that_say_the_opposite_are_reported_in_a_comparison() -> None:
     ((title, found),) = compare(run(0.5), run(1.8)).opposite
     assert (title, found.label, found.other) == ("conv on cpu, fp32", "onnx", "eager")
     assert "The two runs say the opposite" in to_markdown(compare(run(0.5), run(1.8)))

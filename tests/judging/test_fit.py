@@ -488,7 +488,7 @@ def test_a_large_difference_needs_less_precision_still_where_five_processes_come
     assert imprecise([even, far, near], bridge=0)
 
 
-def test_without_a_round_in_common_no_further_one_tells_more() -> None:
+def test_without_a_round_in_common_no_further_one_decides_more() -> None:
     assert not imprecise([])
     assert not imprecise([constant([1.0, 1.0])])
     assert not imprecise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])

@@ -22,7 +22,7 @@ from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record, Status, Throughput
 from bakeoff.records.start_samples import Start, StartedCell
-from bakeoff.reports import doubt_sentences, first_screen
+from bakeoff.reports import first_screen, sentences
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 
@@ -142,7 +142,7 @@ def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -
     contest = judge_contest([record, eager], Requirements.parse("top1>-1%"))
     assert contest.fastest.winner == "onnx" and contest.fastest.certainty is Certainty.SURE
     said = "onnx: the numeric check rejects it (relative RMSE 3.4e-01), but top1>-1% surely holds"
-    assert said in " ".join(doubt_sentences.doubts(contest))
+    assert said in " ".join(sentences.doubts(contest))
     told = first_screen.whether_to_ship([contest])
     assert told == (
         "The outputs of onnx are off by more than the check allows (relative RMSE 3.4e-01), but top1>-1% surely holds, "
@@ -175,7 +175,7 @@ def test_an_error_that_the_user_accepts_wins_and_every_output_says_so(precision:
     assert isinstance(doubt, AcceptedByLimit) and doubt.required == "relative_rmse<0.5, rmse<0.9"
     assert doubt.failure == rejected(1.0).failure
     contest = judge_contest([record])
-    for said in (first_screen.whether_to_ship([contest]), " ".join(doubt_sentences.doubts(contest))):
+    for said in (first_screen.whether_to_ship([contest]), " ".join(sentences.doubts(contest))):
         assert "--accept 'relative_rmse<0.5, rmse<0.9'" in said
     again = accepted(record, accept="rmse<0.1")
     assert (again.status, again.failure, again.doubts) == (Status.INCORRECT, doubt.failure, [])

@@ -44,7 +44,7 @@ def judged(require: str = "", made: list[Record] | None = None) -> ContestJudgem
     return judge_contest(made or records(), Requirements.parse(require))
 
 
-def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output() -> None:
+def test_an_error_as_large_as_eagers_is_reported_beside_it_in_every_output() -> None:
     """Outputs of bf16 may have nothing in common with the reference, and eager's too."""
     coarse = accuracy(74.0, rule="at most 4x eager's error").model_copy(update={"allclose": False})
     made = [record("eager", "fp32", 4.0), record("onnx", "bf16", 1.0).model_copy(update={"accuracy": coarse})]
@@ -55,7 +55,7 @@ def test_an_error_as_large_as_eagers_is_told_beside_it_in_every_output() -> None
         assert text.count("as large as eager's own") >= 3, "the table has it, too"
 
 
-def test_an_error_of_the_worst_part_is_told_beside_that_of_all_values() -> None:
+def test_an_error_of_the_worst_part_is_reported_beside_that_of_all_values() -> None:
     """A channel of small values may be off by far more of its size than the outputs are."""
     of_part = accuracy(2.1e-3).model_copy(update={"overall_relative_rmse": 7.7e-7})
     made = [record("eager", "fp32", 4.0), record("onnx", "fp32", 1.0).model_copy(update={"accuracy": of_part})]
@@ -78,7 +78,7 @@ def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
     assert not any("?" in line for line in precisions.sentences(unclear))
 
 
-def test_what_int8_is_calibrated_with_is_told_whichever_precision_comes_first() -> None:
+def test_what_int8_is_calibrated_with_is_reported_whichever_precision_comes_first() -> None:
     made = [
         each.model_copy(update={"traits": ModelTraits(forms=("is calibrated",) if "int8" in each.cell.label else ())})
         for each in records()
@@ -168,7 +168,7 @@ def places_of(contest: ContestJudgement) -> str:
     )
 
 
-def test_precisions_are_told_as_before() -> None:
+def test_precisions_are_reported_as_before() -> None:
     lost = [
         failed(each.cell, Status.UNSUPPORTED, "no") if each.cell.precision == "bf16" else each for each in records()
     ]

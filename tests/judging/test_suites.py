@@ -326,7 +326,7 @@ def judged_generation(*records: Record) -> Judgement:
     return judge(report(list(records)))
 
 
-def test_generations_are_told_as_before() -> None:
+def test_generations_are_reported_as_before() -> None:
     """Eager that does not repeat its own tokens is not compared with itself by name."""
     agreed = {"tokens": 10, "usual_margin": 0.5, "agreed": 4, "margin": 0.01}
     two, one = (Generated.model_validate({**agreed, "sequences": sequences}) for sequences in (2, 1))
@@ -345,7 +345,7 @@ def test_generations_are_told_as_before() -> None:
     same_as_golden("generations.txt", "\n".join(lines))
 
 
-def test_memory_is_told_for_every_context_that_was_decoded() -> None:
+def test_memory_is_reported_for_every_context_that_was_decoded() -> None:
     records = [
         one
         for prompt in (64, 256)
@@ -390,7 +390,7 @@ def test_without_stages_nothing_is_said() -> None:
     assert _answer(contest).end_to_end is None
 
 
-def test_a_stage_that_failed_is_told_and_nothing_is_judged() -> None:
+def test_a_stage_that_failed_is_reported_and_nothing_is_judged() -> None:
     failed = lived(1.0, "onnx").model_copy(update={"around": [AroundCall(name="after", failure="KeyError: 'boxes'")]})
     found = judged_requests(failed, lived(4.0, "eager"))
     assert found.answer.rows == ()

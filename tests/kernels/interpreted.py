@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bakeoff import models
 from bakeoff.backends import kernels
 from bakeoff.backends.calling import flatten_outputs
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell

@@ -70,7 +70,7 @@ def test_each_stage_is_timed_alone_with_what_it_takes(tmp_path: Path) -> None:
     assert set(taken) == {"a b c"}
 
 
-def test_a_stage_that_raises_is_told(tmp_path: Path) -> None:
+def test_a_stage_that_raises_is_reported(tmp_path: Path) -> None:
     around = AroundModel(
         Around(None, lambda outputs: outputs["boxes"], None), lambda x: {"x": x}, Inputs((1,)), tmp_path
     )
@@ -610,7 +610,7 @@ def test_each_build_is_evaluated_once_after_its_last_burst_and_the_fastest_first
     assert {record.metrics.values["top1"].value for record in run.records.values()} == {1.0}
 
 
-def test_a_required_metric_that_evaluate_does_not_return_is_told(tmp_path: Path) -> None:
+def test_a_required_metric_that_evaluate_does_not_return_is_reported(tmp_path: Path) -> None:
     run = evaluated_contest(tmp_path, {"eager": Script()}, require="top_1>-1%")
     assert "evaluate returned top1, and --require names top_1: nothing can win" in run.said
 

@@ -235,7 +235,9 @@ def test_an_installed_file_that_was_edited_is_part_of_the_fingerprint(
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_what_was_installed_from_a_folder_is_told_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_installed_from_a_folder_is_reported_by_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may change without another version."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     info = tmp_path / "net_of_mine-1.0.dist-info"
@@ -473,7 +475,7 @@ def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cache_that_cannot_be_written_is_told_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_reported_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(file))
@@ -481,7 +483,7 @@ def test_a_cache_that_cannot_be_written_is_told_by_a_run(tmp_path: Path, monkeyp
     assert f"builds are not kept: {file} cannot be written (it is a file); the next run builds anew" in notes
 
 
-def test_a_cache_that_cannot_be_written_is_told_by_its_commands(
+def test_a_cache_that_cannot_be_written_is_reported_by_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file"

@@ -84,7 +84,7 @@ def test_a_thread_that_has_ended_counts_with_what_it_waited() -> None:
     assert not threads.are_known
 
 
-def test_calls_of_slices_that_waited_are_told_from_quiet_ones() -> None:
+def test_calls_of_slices_that_waited_are_reported_from_quiet_ones() -> None:
     """After ten calls of 1 ms come three of 3 ms whose slice waited 6 ms, four of 2 ms, and two of 1 ms."""
     calls_ns = np.array([1e6] * 10 + [3e6] * 3 + [2e6] * 4 + [1e6] * 2)
     waited_ns = [(0, 0), (7, 0), (7, 0), (10, 30_000), (13, 6_030_000), (17, 6_030_000), (19, 6_030_000)]
@@ -354,7 +354,7 @@ def test_noise_takes_more_turns_and_gives_an_interval() -> None:
     assert compiled.time.now_s < 3.0
 
 
-def test_less_than_the_counter_can_tell_from_an_idle_machine_is_not_resolved() -> None:
+def test_less_than_the_counter_resolves_beyond_an_idle_machine_is_no_energy() -> None:
     compiled = Calls(FakeTime())
     found = measured(compiled, Meter(compiled, call_j=1e-6, noise_w=1.0))
     assert found is not None

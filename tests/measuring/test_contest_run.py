@@ -93,7 +93,7 @@ def test_an_interrupted_run_that_measured_nothing_measures_what_is_built(
     assert max(rounds_of(record) for record in ended.records.values() if record.bursts) <= 2
 
 
-def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_told_to_be_ready(
+def test_what_an_earlier_run_built_loads_ahead_from_the_start_and_is_reported_to_be_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = {label: Script(seconds_per_start=7.0) for label in ("eager", "inductor", "torchscript")}
@@ -130,7 +130,7 @@ def test_a_build_that_finds_the_disk_of_the_cache_full_is_made_in_the_runs_folde
     assert kept.count("onnx") == is_kept, "what an earlier run has built stays"
 
 
-def test_what_another_run_has_in_the_cache_is_built_and_told(tmp_path: Path) -> None:
+def test_what_another_run_has_in_the_cache_is_built_and_reported(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "onnx": Script(phases=("export",))}
     with BuildCache(tmp_path / "cache") as other, BuildCache(tmp_path / "cache") as ours:
         run_contest(tmp_path / "other", scripts, plan_of(3), build_cache=other)

@@ -211,7 +211,7 @@ def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
     assert roofline.of(Work(flops=1, bytes_moved=1), taken, None).ceilings_kept_at == taken.kept_at
 
 
-def test_ceilings_of_a_busy_machine_that_are_kept_tell_the_day(
+def test_ceilings_of_a_busy_machine_that_are_kept_name_the_day(
     launcher: ScriptedLauncher, store: Store, tmp_path: Path, measured_ceilings: None
 ) -> None:
     cell, machine, cache = CONTEST.cells[0].cell, capture(), BuildCache(tmp_path / "cache")
@@ -320,7 +320,7 @@ def test_headers_are_made_beside_what_follows(
 
 
 @pytest.mark.parametrize("budget", ["60s", ""])
-def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
+def test_a_budget_makes_no_headers_and_reports_those_that_are_there(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, budget: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -753,7 +753,7 @@ def test_the_largest_working_set_is_far_larger_than_the_caches_and_fits_into_mem
     assert ceilings.working_sets("cpu", 0, mib) == [mib // 8]
 
 
-def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
+def test_caches_are_read_as_linux_reports_them(tmp_path: Path) -> None:
     for processor, last in (("0", "0-1"), ("1", "0-1"), ("2", "2-3")):
         for index, (level, shared, kib) in enumerate([("1", processor, 32), ("2", processor, 512), ("3", last, 32768)]):
             cache = tmp_path / f"cpu{processor}" / "cache" / f"index{index}"

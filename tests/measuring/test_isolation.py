@@ -265,7 +265,7 @@ def test_a_library_that_can_only_be_there_from_the_start_is_found(monkeypatch: p
     assert malloc.variables_of("jemalloc") == {"LD_PRELOAD": "libc.so.6"}
 
 
-def test_a_library_that_is_not_here_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_here_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(malloc.LIBRARIES, "tcmalloc", ("libnowhere.so.9", "libnowhere9"))
     with pytest.raises(UsageError, match=r"^--malloc tcmalloc: libnowhere.so.9 is not here .*: apt-get install libn"):
         malloc.variables_of("tcmalloc")
@@ -399,7 +399,7 @@ def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     request = Request.model_validate({**asked, "processes": 1, "min_time_s": 0.05})
     (contest,) = plan(request)
     told: list[Any] = []
-    home = SimpleNamespace(tell=Remote(told))
+    home = SimpleNamespace(receive=Remote(told))
     started_in = Path.cwd()
     monkeypatch.chdir(project)
     measure_on_node(request, contest, 0, home, started_in)

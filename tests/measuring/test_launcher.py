@@ -116,7 +116,7 @@ def test_a_worker_takes_bursts_on_command_and_has_a_session_and_a_log_of_its_own
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_only_the_first_process_tells_where_it_ran(
+def test_only_the_first_process_reports_where_it_ran(
     launcher: Launcher, reference: Path, tmp_path: Path, is_first: bool
 ) -> None:
     worker = start(launcher, "fallback", reference, tmp_path, is_first)
@@ -239,7 +239,7 @@ def test_a_worker_that_leads_no_group_yet_can_be_ended(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_worker_that_does_not_die_is_told_and_not_waited_for_again(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_die_is_reported_and_not_waited_for_again(tmp_path: Path) -> None:
     """A driver or a file system may hold a process that was killed."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 
@@ -430,20 +430,20 @@ def test_two_servers_lay_out_their_memory_differently(launcher: ForkLauncher) ->
         assert address(launcher) != address(second)
 
 
-def test_a_server_that_does_not_start_is_told_with_its_status() -> None:
+def test_a_server_that_does_not_start_is_reported_with_its_status() -> None:
     python = [sys.executable, "-c", "raise SystemExit(3)"]
     with ForkLauncher(python) as server, pytest.raises(BakeoffError, match=r"the fork server ended \(status 3\)"):
         server.await_serving()
 
 
-def test_a_server_that_was_killed_is_told_with_the_signal() -> None:
+def test_a_server_that_was_killed_is_reported_with_the_signal() -> None:
     with ForkLauncher(QUICK) as server:
         os.kill(server.pid, 9)
         with pytest.raises(BakeoffError, match=r"killed by signal 9 \(SIGKILL\)$"):
             server.await_serving()
 
 
-def test_a_server_that_died_before_it_was_asked_to_preload_is_told_as_one_that_ended() -> None:
+def test_a_server_that_died_before_it_was_asked_to_preload_is_reported_as_one_that_ended() -> None:
     with Launchers("forkserver", lambda _: ForkLauncher(QUICK)) as launchers:
         assert isinstance(launchers.first, ForkLauncher)
         launchers.first.await_serving()

@@ -343,7 +343,7 @@ def test_every_cell_has_a_rate_before_any_looks_for_its_settings(tmp_path: Path)
     assert len(first_looks) == len(searches) == 2 and max(first_looks) < min(searches)
 
 
-def test_a_log_tells_each_search_each_turn_and_each_soak_when_it_is_done(tmp_path: Path) -> None:
+def test_a_log_reports_each_search_each_turn_and_each_soak_when_it_is_done(tmp_path: Path) -> None:
     scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
     run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
     said = [("at first, with", 2), ("serves best", 2), ("turn ", 3 * SERVER.rounds_in(3)), (" requests/s for ", 2)]
@@ -352,7 +352,7 @@ def test_a_log_tells_each_search_each_turn_and_each_soak_when_it_is_done(tmp_pat
     assert {note.split(" carries")[0] for note in looks} == {"eager", "null"}
 
 
-def test_the_log_and_the_report_tell_one_rate_of_a_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_and_the_report_have_one_rate_of_a_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent_shares = itertools.cycle([0.97, 0.99, 1.04])
 
     def window(order: TakeLoad, capacity: float) -> LoadWindow:

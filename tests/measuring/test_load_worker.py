@@ -122,7 +122,7 @@ def test_requests_of_several_streams_come_together(tmp_path: Path) -> None:
     assert latencies[3] > latencies[0] + 10.0, "the last one waits for the three before it"
 
 
-def test_an_instance_that_does_not_open_is_told() -> None:
+def test_an_instance_that_does_not_open_is_reported() -> None:
     @contextlib.contextmanager
     def broken():  # type: ignore[no-untyped-def]
         raise MemoryError("no room")

@@ -38,7 +38,7 @@ def test_tf32_is_on_for_itself_and_off_for_all_others(name: Precision) -> None:
     assert is_on or found.get("mkldnn_matmul_fp32_precision", "ieee") == "ieee"
 
 
-def test_how_16_bits_are_summed_up_is_told_and_follows_the_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_16_bits_are_summed_up_is_reported_and_follows_the_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     matmul = torch.backends.cuda.matmul
     names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in (*names, "allow_fp16_accumulation")}

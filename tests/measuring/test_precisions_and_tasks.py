@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from bakeoff.judging.judgement import contests_of, judge, judged_anew
 from bakeoff.measuring.worker import simulation
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request

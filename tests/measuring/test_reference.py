@@ -12,7 +12,7 @@ from torch import nn
 
 from bakeoff.backends.calling import sampled_places
 from bakeoff.measuring.messages import ComputeReference, PhaseBegun, receive_event
-from bakeoff.measuring.worker import eager_answers, loading, reference, subject
+from bakeoff.measuring.worker import cell_model, eager_answers, reference, subject
 from bakeoff.measuring.worker.subject import OutputsIn, Subject
 from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
@@ -35,6 +35,11 @@ SMALL = {"batch": 2, "features": 8, "hidden": 8}
 
 def cell_of(precision: str) -> Cell:
     return Cell(model="mlp", dimensions=SMALL, precision=precision, backend="eager")
+
+
+def sets_that_differ_most(model: LoadedModel) -> tuple[tuple[str, ...], tuple[Inputs, ...]]:
+    module, sets = cell_model.move_to_device(model, cell_of("fp32"))
+    return eager_answers.sets_that_differ_most(model, cell_of("fp32"), module, sets, lambda: model)
 
 
 def without_room_for(*names: str) -> OutputsIn:
@@ -83,7 +88,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
 def test_what_input_sets_share_stays_shared_in_another_type() -> None:
     cache = torch.zeros(2, 3)
     sets = tuple(Inputs((torch.tensor([place]), cache)) for place in range(2))
-    _, (first, second) = loading.move_to_device(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
+    _, (first, second) = cell_model.move_to_device(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
     assert first.args[1] is second.args[1]
     assert first.args[1].dtype is torch.float64
     assert first.args[0] is not second.args[0]
@@ -94,7 +99,7 @@ def test_complex_weights_and_inputs_keep_their_imaginary_parts(precision: str, w
     module, given = nn.Linear(3, 2, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
     before = module.weight.detach().clone()
     model = LoadedModel(module, (Inputs((given.requires_grad_(),)),))
-    moved, (inputs,) = loading.move_to_device(model, cell_of(precision), wide)
+    moved, (inputs,) = cell_model.move_to_device(model, cell_of(precision), wide)
     expected = torch.complex128 if wide else torch.complex64
     assert moved.weight.dtype is expected and inputs.args[0].dtype is expected
     assert torch.equal(moved.weight, before.to(expected)) and torch.equal(inputs.args[0], given.to(expected))
@@ -105,9 +110,9 @@ def test_no_build_is_shown_the_last_input_set() -> None:
     sets = tuple(Inputs((torch.full((2,), float(value)),)) for value in range(4))
     longer = (*sets[:3], Inputs((torch.zeros(3),)))
     decode = cell_of("fp32").model_copy(update={"task": "decode"})
-    assert loading.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
-    assert loading.shown_to_builds(longer, cell_of("fp32")) == longer
-    assert loading.shown_to_builds(sets, decode) == sets and loading.shown_to_builds(sets[:1], decode) == sets[:1]
+    assert cell_model.shown_to_builds(sets, cell_of("fp32")) == sets[:-1]
+    assert cell_model.shown_to_builds(longer, cell_of("fp32")) == longer
+    assert cell_model.shown_to_builds(sets, decode) == sets and cell_model.shown_to_builds(sets[:1], decode) == sets[:1]
 
 
 class Masked(nn.Module):
@@ -149,8 +154,7 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
     example = [torch.randn(1, 6), torch.ones(1, 6, dtype=torch.int64), torch.arange(6)[None]]
     example += [torch.ones(1, 6)] if "scales" in kinds else []
     model = with_own_inputs("mine", module, tuple(example))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = sets_that_differ_most(model)
     assert found == kinds
     in_worker = model.understood(ModelTraits(changed_kinds=found)).inputs
     for place, kind in ((1, "masks"), (2, "whole numbers"), (3, "scales"))[: len(example) - 1]:
@@ -172,8 +176,7 @@ def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
     count: int, kinds: tuple[str, ...], stay: tuple[str, ...]
 ) -> None:
     model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = sets_that_differ_most(model)
     assert (found, eager_answers.inputs_that_stay(sets)) == (kinds, stay)
 
 
@@ -212,8 +215,7 @@ class Span(nn.Module):
 def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float]], second: list[list[float]]) -> None:
     given = torch.tensor(span)
     model = with_own_inputs("mine", Span(), (torch.randn(len(span), 12), given))
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = sets_that_differ_most(model)
     assert found == (() if second == span else ("pairs",))
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
@@ -237,8 +239,7 @@ class Root(nn.Module):
 def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: float, kinds: tuple[str, ...]) -> None:
     given = torch.full((2, 3, 5, 5), value)
     model = with_own_inputs("mine", module, given)
-    cell = cell_of("fp32")
-    found, sets = eager_answers.sets_that_differ_most(model, cell, *loading.move_to_device(model, cell), lambda: model)
+    found, sets = sets_that_differ_most(model)
     assert found == kinds and torch.equal(sets[0].args[0], given)
     other = sets[1].args[0]
     assert not torch.equal(other, given) and (len(other.unique()) > 100) == ("noise" in kinds)
@@ -320,7 +321,7 @@ def test_the_exact_outputs_are_computed_once_for_all_precisions(folder: Path, ta
     files = {name: folder / f"{name}.pt" for name in ("fp32", "shared", "own")}
     reference.compute(ComputeReference(cell=cell, reference=files["fp32"]), folder, folder)
     other = cell.model_copy(update={"precision": Precision(precision)})
-    shared = ComputeReference(cell=other, reference=files["shared"], known=files["fp32"])
+    shared = ComputeReference(cell=other, reference=files["shared"], first_reference=files["fp32"])
     reference.compute(shared, folder, folder, without_room_for("float64"))
     reference.compute(ComputeReference(cell=other, reference=files["own"]), folder, folder)
     found, expected = (Reference.load(files[name]) for name in ("shared", "own"))
@@ -355,7 +356,7 @@ def test_what_is_random_or_keeps_state_has_exact_outputs_of_each_precision(folde
     first, second = folder / "first.pt", folder / "second.pt"
     reference.compute(ComputeReference(cell=cell, reference=first), folder, folder)
     other = cell.model_copy(update={"precision": Precision.BF16})
-    reference.compute(ComputeReference(cell=other, reference=second, known=first), folder, folder)
+    reference.compute(ComputeReference(cell=other, reference=second, first_reference=first), folder, folder)
     assert not torch.load(second, weights_only=False)["outputs_in"]
 
 
@@ -364,7 +365,7 @@ def test_all_precisions_of_a_contest_have_the_same_model(folder: Path) -> None:
     asked = {"model": "rope", "dimensions": {"batch": 1, "seq": 2, "heads": 1, "width": 4}, "backend": "eager"}
     compared = (Precision.FP32, Precision.BF16)
     drawn, same, alone = (
-        next(iter(loading.load(Cell(**asked, **more)).inputs[0].tensors()))
+        next(iter(cell_model.load(Cell(**asked, **more)).inputs[0].tensors()))
         for more in (
             {"precision": "fp32", "compared": compared},
             {"precision": "bf16", "compared": compared},
@@ -395,10 +396,10 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
         reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
     exact, known = (Reference.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
-    model = loading.load(cell)
-    with loading.gradients(task):
-        placed = loading.move_to_device(model, cell)
-        training = loading.training_of(model, cell)
+    model = cell_model.load(cell)
+    with cell_model.gradients(task):
+        placed = cell_model.move_to_device(model, cell)
+        training = cell_model.training_of(model, cell)
         outputs = run_eager(*placed, training)
     names = training.describe_outputs(placed[1][0]) if training else ()
     assert accuracy.check(outputs, known, Precision(precision), names).passed
@@ -532,7 +533,7 @@ def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
 
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     known = Subject(cell_of("fp32"), folder, folder)
-    eager = run_eager(*loading.move_to_device(known.load(), known.cell))[0]
+    eager = run_eager(*cell_model.move_to_device(known.load(), known.cell))[0]
     usual, strong = ([float((run[0][0] - eager[0]).norm()) for run in known.noisy(roundings)] for roundings in (1, 16))
     assert len(usual) == len(strong) == 2
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)

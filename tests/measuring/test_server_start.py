@@ -167,7 +167,7 @@ def test_with_json_it_says_so_on_standard_error(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(("number", "also"), [(signal.SIGINT, ""), (signal.SIGTERM, AND_ONCE_MORE)])
-def test_a_signal_while_the_command_line_is_imported_is_told_in_one_line(
+def test_a_signal_while_the_command_line_is_imported_is_reported_in_one_line(
     tmp_path: Path, number: int, also: str
 ) -> None:
     environment = dict(os.environ, TMPDIR=str(tmp_path))

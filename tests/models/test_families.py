@@ -15,7 +15,7 @@ from bakeoff import models
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.models import fp8_layers, streams
 from bakeoff.models.base import INPUT_SETS, Dimension, Inputs, LoadedModel
 from bakeoff.models.fp8_layers import PlainLinear, Quantise, ScaledLinear

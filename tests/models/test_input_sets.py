@@ -13,7 +13,7 @@ from torch import nn
 
 import bakeoff
 from bakeoff.commands.inspection import pipeline_of
-from bakeoff.measuring.worker.loading import calibration_of, load
+from bakeoff.measuring.worker.cell_model import calibration_of, load
 from bakeoff.models import live_model, pipeline_parts
 from bakeoff.models.base import INPUT_SETS, Call, Inputs
 from bakeoff.models.input_sets import COPIES, MASKS, ROWS, ROWS_OF_WHOLES, WHOLES, input_sets_of

@@ -253,7 +253,7 @@ def test_a_request_of_several_runs_is_read_back_as_it_was_written(several: Optio
         ('[[run]]\ntask = "train"', "unknown task 'train'"),
     ],
 )
-def test_what_is_wrong_in_a_run_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_run_is_reported_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as error:
@@ -364,7 +364,7 @@ def test_nothing_is_planned_where_nothing_is_asked_for() -> None:
         ({"load": "offline", "task": "train_step"}, "only inference is served"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(fields: dict[str, str], message: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(fields: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan(Request(**{"devices": ("cpu",), **fields}))
     assert message in str(error.value) and len(str(error.value).splitlines()) == 1

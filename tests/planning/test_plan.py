@@ -17,7 +17,7 @@ from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.worker import open_axes
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.planning import places
 from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal
@@ -453,7 +453,7 @@ def test_a_range_has_two_ends_and_may_name_the_size_to_build_with() -> None:
 
 
 @pytest.mark.parametrize("entry", ["seq", "seq=16", "seq=a:b", "seq=16:", "=1:2", "seq=512:16", "seq=4:4", "seq=4:2:8"])
-def test_any_other_form_is_told_in_one_line(entry: str) -> None:
+def test_any_other_form_is_reported_in_one_line(entry: str) -> None:
     with pytest.raises(UsageError, match=r"^--dynamic [^\n]+$"):
         parse([entry])
 

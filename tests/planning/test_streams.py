@@ -12,7 +12,7 @@ from bakeoff.judging.dynamic import dynamic_ranges_of
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.sweeps import sweeps_of
 from bakeoff.measuring.worker import eager_answers
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.measuring.worker.serving import Stream
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.streams import SIZES

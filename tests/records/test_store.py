@@ -188,7 +188,7 @@ def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store) -> No
     assert store.elapsed_s == pytest.approx(5.0)
 
 
-def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
+def test_the_kernels_kills_are_reported_once(tmp_path: Path) -> None:
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("pgfault 7\noom_kill 3\n")
     store = Store(tmp_path, vmstat)
@@ -198,7 +198,7 @@ def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
     assert not store.kernel_killed()
 
 
-def test_where_the_kernel_does_not_tell_nothing_was_killed(tmp_path: Path) -> None:
+def test_where_the_kernel_does_not_say_nothing_was_killed(tmp_path: Path) -> None:
     assert not Store(tmp_path, tmp_path / "no vmstat").kernel_killed()
 
 
@@ -314,7 +314,7 @@ class Interrupted(type(Path())):  # type: ignore[misc]
         raise KeyboardInterrupt
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_told_with_its_name(
+def test_a_full_disk_leaves_the_old_file_and_is_reported_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(_: int) -> None:

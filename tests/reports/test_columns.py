@@ -88,7 +88,7 @@ def a_contest() -> list[schema.Record]:
 
 
 @pytest.mark.parametrize(("levels_ms", "is_told"), [([0.01, 0.5], False), ([0.02, 0.0201], True)])
-def test_an_interval_that_tells_nothing_is_unknown_in_every_output(levels_ms: list[float], is_told: bool) -> None:
+def test_an_interval_that_decides_nothing_is_unknown_in_every_output(levels_ms: list[float], is_told: bool) -> None:
     judgement = judged([ok(cell(), steady(levels_ms))])
     row = in_csv(judgement)[0]
     assert (row["median_ci95_low_ms"] != "", row["median_ci95_high_ms"] != "") == (is_told, is_told)

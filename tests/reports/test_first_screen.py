@@ -28,7 +28,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Interval, Ratio, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports import doubt_sentences, first_screen, headline, junit, machine, number_format, sentences, summary
+from bakeoff.reports import first_screen, headline, junit, machine, number_format, sentences, summary
 from bakeoff.reports.first_screen import AGAIN, export_command
 from bakeoff.reports.json_answer import ContestAnswer, answer_of
 from bakeoff.reports.markdown import escape
@@ -205,7 +205,7 @@ def test_an_answer_that_is_not_kept_names_the_cell_to_export() -> None:
         assert (kept, not_kept) == (contest.cell.model, contest.ranked[0].cell.id)
 
 
-def test_whoever_measures_again_is_told_which_variables_the_models_files_read() -> None:
+def test_whoever_measures_again_is_reported_which_variables_the_models_files_read() -> None:
     plain = report(EQUALS)
     read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
     found = judge(plain.model_copy(update={"environment": plain.environment.model_copy(update=read)}))
@@ -353,7 +353,7 @@ def test_a_total_over_calls_is_the_first_sentence_and_what_a_single_call_leaves_
         (0.99, 1.02, "2.00x eager"),
     ],
 )
-def test_a_speedup_is_told_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
+def test_a_speedup_is_reported_as_surely_as_it_is_known(low: float, high: float, said: str) -> None:
     assert number_format.compared(Ratio(value=2.0, ci95=Interval(low=low, high=high), paired=True), "eager") == said
 
 
@@ -368,7 +368,7 @@ def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_ans
     ]
     judgement = judged(records, request={"require": "top1>-1%", "calls": 100})
     assert line(judgement).startswith("onnx, ") and "but " in line(judgement) and "onnx" in line(judgement)
-    (said,) = doubt_sentences.doubts_with(Effect.WINNER, judgement.contests[0])
+    (said,) = sentences.doubts_with(Effect.WINNER, judgement.contests[0])
     assert "may miss what is required" in said
     assert "one finding could change the winner" in first_screen.whether_to_ship(judgement.contests)
 
@@ -439,8 +439,8 @@ def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model:
     open_pair = [ok(eager, steady([1.0, 1.4, 1.1])), ok(onnx, steady([1.3, 1.0, 1.1]))]
     later = Record(cell=missing, status=Status.NOT_REACHED, reason="too early")
     judgement = judge(report([*open_pair, later], complete=False, request={"models": [model]}))
-    (undecided,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "was decided how" in each)
-    (not_reached,) = (each for each in doubt_sentences.doubts(judgement.contests[0]) if "not reached: " in each)
+    (undecided,) = (each for each in sentences.doubts(judgement.contests[0]) if "was decided how" in each)
+    (not_reached,) = (each for each in sentences.doubts(judgement.contests[0]) if "not reached: " in each)
     assert told in undecided and told in not_reached
     commands = first_screen.commands(judgement, "run").values()
     assert (["bakeoff resume run"] in commands) is (model == "conv")
@@ -465,7 +465,7 @@ def test_the_advice_for_an_open_answer_is_about_what_has_stopped_the_run(
     pair = [ok(cell("eager"), steady(levels_ms)), ok(cell("onnx"), steady(levels_ms[1:] + levels_ms[:1]))]
     pair = [record.model_copy(update={"elapsed_s": 30.0}) for record in pair]
     (contest,) = judge(report(pair, complete=is_complete, request=asked)).contests
-    doubts = doubt_sentences.doubts(contest)
+    doubts = sentences.doubts(contest)
     (how_to_decide,) = (each for each in doubts if re.search("how (onnx|eager) compares with", each))
     assert how_to_decide.endswith(told)
     rough = [each for each in doubts if "known only roughly" in each]
@@ -501,7 +501,9 @@ def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("require", "is_so_far"), [("", False), ("start_s<5", True)])
-def test_missing_starts_are_told_and_make_no_verdict_undecided(require: str, is_so_far: bool, tmp_path: Path) -> None:
+def test_missing_starts_are_reported_and_make_no_verdict_undecided(
+    require: str, is_so_far: bool, tmp_path: Path
+) -> None:
     cells = [cell(backend) for backend in BACKENDS[:2]]
     request = Request(models=("conv",), starts=True, require=require)
     store = Store.create(tmp_path / "run", request, [each.id for each in cells], "bakeoff run")

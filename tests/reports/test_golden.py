@@ -183,7 +183,7 @@ def test_a_comparison_fails_the_cases_that_fail_its_gate(words: str, tag: str) -
     assert cases(xml) == {"onnx/mode-0": [tag], "eager": ["system-out"]}
 
 
-def test_a_case_of_which_nothing_can_be_told_is_skipped() -> None:
+def test_a_case_of_which_nothing_can_be_reported_is_skipped() -> None:
     one = report([ok(cell(), steady([1.0]))])
     assert cases(junit.of_comparison(compare(one, one), parse_fail_on("slower"))) == {"eager": ["skipped"]}
 
@@ -246,7 +246,7 @@ def test_a_showcase_is_still_read_and_rendered(folder: str, tmp_path: Path) -> N
     assert found.records[0].cell.label in written["report.md"].read_text(encoding="utf-8")
 
 
-def test_no_file_tells_a_ratio_that_measures_waiting(tmp_path: Path) -> None:
+def test_no_file_has_a_ratio_that_measures_waiting(tmp_path: Path) -> None:
     """Eager took 48 ms beside other programs, and 0.5 ms were measured of onnx: 96.246 times."""
     at_work = {"wait_share": 1.4, "cpu_share": 1.2, "caller_share": 0.6, "others_cores": 2.0}
     waited = under(steady([48.123] * 3, rounds=12), **at_work)

@@ -45,7 +45,7 @@ def rows(text: str, label: str) -> list[list[str]]:
     return [[cell.strip() for cell in line] for line in lines]
 
 
-def test_runs_are_found_at_any_depth_and_told_in_the_order_of_time(tmp_path: Path) -> None:
+def test_runs_are_found_at_any_depth_and_reported_in_the_order_of_time(tmp_path: Path) -> None:
     keep(made(3, medians(1.0, 0.7)), tmp_path / "a")
     keep(made(1, medians(1.2, 0.5)), tmp_path / "b" / "deep", packed=True)
     keep(made(2, medians(1.1, 0.6)), tmp_path / "c")

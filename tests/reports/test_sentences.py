@@ -11,7 +11,7 @@ from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
 from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
-from bakeoff.reports import cost_report, doubt_sentences, findings, headline, machine, number_format, sentences, traits
+from bakeoff.reports import cost_report, findings, headline, machine, number_format, sentences, traits
 from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
@@ -69,7 +69,7 @@ CONTESTS: dict[str, ContestJudgement] = {
 }  # fmt: skip
 
 
-def test_contests_are_told_as_before() -> None:
+def test_contests_are_reported_as_before() -> None:
     told: dict[str, Callable[[ContestJudgement], object]] = {
         "verdict": sentences.verdict,
         "outcome": sentences.outcome,
@@ -93,7 +93,7 @@ LEFT: dict[str, dict[str, LeftEarly]] = {
 }
 
 
-def test_what_left_early_is_told_as_before_and_is_no_doubt() -> None:
+def test_what_left_early_is_reported_as_before_and_is_no_doubt() -> None:
     lines = []
     for name, left in LEFT.items():
         records = [
@@ -103,7 +103,7 @@ def test_what_left_early_is_told_as_before_and_is_no_doubt() -> None:
             *(record.model_copy(update={"left": left.get(record.cell.label)}) for record in records)
         )
         lines.append(f"{name}: {sentences.left_early(contest)}")
-        assert not [told for told in doubt_sentences.doubts(contest) if " left " in told]
+        assert not [told for told in sentences.doubts(contest) if " left " in told]
     same_as_golden("left_early.txt", "\n".join(lines))
 
 
@@ -136,11 +136,11 @@ TRAITS = [
 ]
 
 
-def test_traits_are_told_as_before() -> None:
+def test_traits_are_reported_as_before() -> None:
     same_as_golden("traits.txt", "\n".join(sentence for found in TRAITS for sentence in traits.sentences(found)))
 
 
-def test_builds_of_earlier_runs_and_of_other_cells_are_told_as_before() -> None:
+def test_builds_of_earlier_runs_and_of_other_cells_are_reported_as_before() -> None:
     old, shared = ({"built_at": "2026-01-02T03:04:05+00:00"}, {"shared_with": "onnx"})
     later, days_before = ({"built_at": f"{at}:05+00:00"} for at in ("2026-01-02T03:06", "2025-12-30T23:59"))
     phases = {"eager": [{}], "onnx": [old], "torchscript": [later], "iree": [days_before], "onnx/cuda-graph": [shared]}
@@ -236,7 +236,7 @@ def step(backend: str, median_ms: float, busy_ms: float | None, task: str = "dec
     return ok(measured, bursts(median_ms), roofline=roofline(median_ms), kernel_times=times)
 
 
-def test_a_floor_that_was_not_measured_is_told_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
+def test_a_floor_that_was_not_measured_is_reported_with_the_reason_on_the_terminal_and_in_both_reports() -> None:
     judgement = judged([once(1.0, "onnx", no_floor="scripted: no time"), once(2.0, "eager")])
     outputs = every_output(judgement)
     for name in ("terminal", "report.md", "details.md"):
@@ -321,7 +321,7 @@ WRONG = [record.model_copy(update={"status": Status.INCORRECT}) for record in pr
 GPUS = {"one": environment().gpus, "four": [Gpu(index=n, name="NVIDIA H200") for n in range(4)], "none": []}
 
 
-def test_runs_and_machines_are_told_as_before() -> None:
+def test_runs_and_machines_are_reported_as_before() -> None:
     lines = [f"{name}: {machine.what_is_missing(run)}" for name, run in RUNS.items()]
     for name, gpus in GPUS.items():
         lines.append(f"{name}: {machine.name(environment().model_copy(update={'gpus': gpus}))}")
@@ -376,7 +376,7 @@ CASES: dict[str, ContestJudgement] = {
 }
 
 
-def test_costs_are_told_as_before() -> None:
+def test_costs_are_reported_as_before() -> None:
     lines = []
     for name, contest in CASES.items():
         table = cost_report.table(contest)

@@ -173,7 +173,7 @@ def changed(label: str, seqs: tuple[int, ...] = (16, 64), **update: object) -> D
     return only
 
 
-def test_ranges_are_told_as_before(range_of: DynamicRange) -> None:
+def test_ranges_are_reported_as_before(range_of: DynamicRange) -> None:
     """Only a cost that is established is named, and a build that is wrong at one size serves some."""
     wrong = changed("onnx[dynamic]", (16,), status=Status.INCORRECT, reason="rmse")
     cases = {
@@ -272,7 +272,7 @@ CASES: dict[str, list[Record]] = {
 }
 
 
-def test_contests_under_load_are_told_as_before() -> None:
+def test_contests_under_load_are_reported_as_before() -> None:
     lines = []
     for (name, made), complete in itertools.product(CASES.items(), (True, False)):
         (contest,) = judge(report(made, complete=complete)).contests

@@ -223,7 +223,7 @@ def test_cells_that_ended_alike_share_a_line() -> None:
     assert text.count("failed to load") == 2
 
 
-def test_what_best_left_out_has_no_row_and_is_told_once() -> None:
+def test_what_best_left_out_has_no_row_and_is_reported_once() -> None:
     why = "hotpath/cuda-graph replays the same code"
     conv = conv_on_cpu()
     gone = [conv[0].cell.model_copy(update={"backend": backend, "mode": "default"}) for backend in ("iree", "hotpath")]

@@ -82,7 +82,7 @@ def of_a_range(run: Path, label: str, folder: Path) -> Path:
 def test_a_build_for_a_range_serves_all_of_it(run: Path, tmp_path: Path) -> None:
     steps: list[str] = []
     ranged = of_a_range(run, "torchscript", tmp_path / "run")
-    _, script = export.export(ranged, None, tmp_path / "export", tell_step=steps.append)
+    _, script = export.export(ranged, None, tmp_path / "export", say_step=steps.append)
     assert len(steps) == 1 and "torchscript" in steps[0]
     assert "Serves: axis 0 of input 0 from 1 to 16" in (script.parent / "README.md").read_text()
     fast = bakeoff.load(script.parent)

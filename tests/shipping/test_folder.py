@@ -30,7 +30,7 @@ from bakeoff.backends.runtime import folder as runtime_folder
 from bakeoff.backends.runtime import torch_programs
 from bakeoff.backends.runtime.torch_streams import Replayed
 from bakeoff.measuring.worker import pickled_model
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.measuring.worker.sample import Sample
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, Unavailable
@@ -317,7 +317,7 @@ def test_a_folder_without_torch_needs_none(run: Path, tmp_path: Path, label: str
 
 
 @pytest.mark.parametrize(("label", "library"), [("onnx", "onnxruntime"), ("torchscript", "torch")])
-def test_a_machine_without_the_library_is_told_what_to_install(
+def test_a_machine_without_the_library_is_reported_what_to_install(
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

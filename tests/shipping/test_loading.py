@@ -49,7 +49,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.reports import markdown, starts_file
+from bakeoff.reports import markdown, writer
 from bakeoff.reports import start_report as shown
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.run_report import to_page, to_short_markdown
@@ -253,7 +253,7 @@ def test_an_answer_whose_class_is_not_here_has_the_same_names(tmp_path: Path) ->
         _ = answer.attentions
 
 
-def test_an_answer_that_cannot_be_made_again_is_told_when_it_is_loaded(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_made_again_is_reported_when_it_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(bakeoff.BakeoffError, match=r"cannot make the model's answer, .*: it holds builtins\.print,"):
         shipped(tmp_path, Answering(lambda x: {"x": x, "by": print}), torch.ones(2))
 
@@ -304,7 +304,7 @@ class Scaled(nn.Module):
         return x * factor
 
 
-def test_a_loaded_torchscript_file_tells_its_parameters(tmp_path: Path) -> None:
+def test_a_loaded_torchscript_file_names_its_parameters(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Scaled()), tmp_path / "scaled.pt")
     for module in (torch.jit.script(Scaled()), torch.jit.load(tmp_path / "scaled.pt")):
         form = call_form(module, Inputs((torch.ones(2),)))
@@ -394,7 +394,7 @@ def test_a_folder_is_checked_and_measured(exported: dict[str, Path]) -> None:
     assert re.fullmatch(r"median latency \S+ ms, with what bakeoff.load adds; in the report \S+ ms", median)
 
 
-def test_a_wrong_output_is_told(
+def test_a_wrong_output_is_reported(
     exported: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "wrong"
@@ -541,7 +541,7 @@ def test_a_folder_with_what_was_compiled_is_also_started_without(tmp_path: Path)
         ({"check": 'print("output 0 is wrong", file=__import__("sys").stderr)'}, "output 0 is wrong"),
     ],
 )
-def test_a_start_without_a_right_answer_is_told(tmp_path: Path, script: dict[str, str], reason: str) -> None:
+def test_a_start_without_a_right_answer_is_reported(tmp_path: Path, script: dict[str, str], reason: str) -> None:
     broken = contender(tmp_path / "broken", **script)
     start_runs.measure([broken], 2, False, print)
     assert reason in broken.reason and broken.starts == []
@@ -575,7 +575,7 @@ FAST = cell("onnx", *(0.2 + 0.01 * turn for turn in range(7)))
 SLOW = cell("eager", *(2.0 + 0.01 * turn for turn in range(7)), environment_bytes=7 * 10**8)
 
 
-def test_starts_are_told_as_before_and_what_is_required_is_held() -> None:
+def test_starts_are_reported_as_before_and_what_is_required_is_held() -> None:
     judged = judge_starts([SLOW, FAST])
     assert [each.label for each in judged.cells] == ["onnx", "eager"]
     assert judged.cells[0].interval is not None and judged.cells[0].interval.low == pytest.approx(0.5)
@@ -583,7 +583,7 @@ def test_starts_are_told_as_before_and_what_is_required_is_held() -> None:
     assert required.answer.candidates == ["onnx"]
     nothing = judge_starts([FAST, SLOW], "imports_s<0.1")
     assert shown.exit_status(nothing) == 1
-    blocks = starts_file.blocks_of(required, starts_of(FAST, SLOW))
+    blocks = writer.starts_blocks(required, starts_of(FAST, SLOW))
     lines = [*map(shown.headline, (judged, nothing)), *shown.contest_answer(required).cells[1].unmet]
     same_as_golden("starts.md", "\n".join([*lines, markdown.render(blocks), printed(blocks, 160)]))
 

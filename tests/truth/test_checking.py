@@ -20,7 +20,7 @@ from bakeoff.backends.base import Compiled
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.eager import Callables
 from bakeoff.measuring.messages import ComputeReference
-from bakeoff.measuring.worker import loading, reference
+from bakeoff.measuring.worker import cell_model, reference
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU
@@ -64,7 +64,7 @@ def checker_of(
     """Return the checker of a build that this process made, or of an artefact that was made in another one."""
     cell = cells.case(case)
     traits = traits_in(path)
-    module, sets = loading.move_to_device(loading.load(cell).understood(traits), cell)
+    module, sets = cell_model.move_to_device(cell_model.load(cell).understood(traits), cell)
     return checking.Checker(
         path,
         cell,
@@ -331,7 +331,7 @@ def test_a_build_that_writes_into_inputs_that_the_model_leaves_alone_is_wrong(
 
 def test_what_a_build_changed_in_inputs_while_it_was_made_is_put_back(references: Callable[[str], Path]) -> None:
     path, cell = references(CHANNELS_LAST), cells.case(CHANNELS_LAST)
-    module, sets = loading.move_to_device(loading.load(cell), cell)
+    module, sets = cell_model.move_to_device(cell_model.load(cell), cell)
     unchanged = checking.unchanged_inputs(cell, traits_in(path), sets)
     sets[0].tensors()[0].zero_()
     calls, build = AlikeCalls(module, traits_in(path)), Callables(module)
@@ -473,6 +473,26 @@ def in_another_order(module: nn.Module, _: Inputs) -> Callable[..., Any]:
 
 def off_by_a_million(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda x: module(x) + 2e6
+
+
+def in_one_pass(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Subtract a mean that is off by a rounding."""
+    return lambda x: (x - x.mean(-1, keepdim=True) * (1 + 2**-24)).square().sum(-1) / (x.shape[-1] - 1)
+
+
+def with_other_products(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    """Add the products up from the other end."""
+    return lambda x: (x.square().sum(-1)[:, None] + x.square().sum(-1) - 2 * x.flip(-1) @ x.flip(-1).mT).sqrt()
+
+
+def with_other_distances(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    roots = with_other_products(module, first)
+    return lambda x: roots(x).nan_to_num()
+
+
+def without_ones(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    most = 1 - 2**-24
+    return lambda x, y: nn.functional.binary_cross_entropy(x.sigmoid().clamp_max(most), (y > 0).to(x), reduction="none")
 
 
 SEEDED = "seeded_draw.py:factory"
@@ -629,6 +649,9 @@ ALTERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in bfloat16": lambda each: each.bfloat16().float(),
 }
 OTHER = {
+    "small_differences.py:distances": with_other_distances,
+    "small_differences.py:roots": with_other_products,
+    "small_differences.py:saturated": without_ones,
     "topk_ties.py:ranked": with_last_ties_first,
     "linalg_cond.py:axes": with_other_signs,
     "linalg_cond.py:angles": with_other_ends,
@@ -678,6 +701,12 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         }
         for case, build in OTHER.items()
     },
+    "small_differences.py:spread": {"in one pass": in_one_pass,
+                                    "that is 2 % larger": with_fault(as_it_is, lambda each: each * 1.02)},
+    "small_differences.py:factory": {"that is 0.01 larger": with_fault(as_it_is, lambda each: each + 0.01)},
+    "small_differences.py:offset": {"that is 2 % larger": with_fault(as_it_is, lambda each: each * 1.02)},
+    "small_differences.py:whitened": {"that is 1 % larger": with_fault(as_it_is, lambda each: each * 1.01)},
+    "small_differences.py:tiny": {"that is 1 % larger": with_fault(as_it_is, lambda each: each * 1.01)},
     KEPT: {"that leaves buffers alone": without_writing, "that is eager, loaded": (as_it_is, LOADED)},
     CANCELLATION: {"in another order": in_another_order, "off by a million": off_by_a_million,
                    "that differs by 0.001": shaken_by(1e-3)},
@@ -729,7 +758,7 @@ def of_reference(path: Path) -> str:
     told += [known.why_narrower] if known.why_narrower else []
     told += ["with inputs beyond its own"] if path.with_suffix(BEYOND).exists() else []
     return re.sub(
-        r"\d+\.\d+(e[-+]\d+)?|\b\d{2,}|(?<=differing\": )[1-9]",
+        r"\d+\.\d+(e[-+]\d+)?|\b\d{2,}|(?<=differing\": )[1-9]|(?<=nan\": )[1-9]",
         "#",
         "; ".join([f"computed in {known.computed_in}", *told]),
     )

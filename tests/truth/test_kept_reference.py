@@ -76,7 +76,8 @@ def test_the_second_run_of_a_model_takes_the_reference_of_the_first(folder: Path
     assert computed(folder, "x.sin()")[1] == 0 and kept_at(folder) == told, "it is as old as it was"
     cell = Cell(model=f"{folder / 'net.py'}:factory", dimensions={"batch": 2}, precision="bf16", backend="eager")
     narrow = folder / "bf16.pt"
-    reference.compute(ComputeReference(cell=cell, reference=narrow, known=folder / "reference.pt"), folder, folder)
+    job = ComputeReference(cell=cell, reference=narrow, first_reference=folder / "reference.pt")
+    reference.compute(job, folder, folder)
     assert Reference.load(narrow).kept_at == told, "the precisions of a contest share it"
     assert outputs(folder).dtype is torch.float64 and torch.equal(outputs(folder), before)
 

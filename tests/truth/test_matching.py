@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections import OrderedDict, deque, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -429,6 +430,45 @@ def test_noise_leaves_infinities_and_small_whole_numbers_and_moves_others_by_a_r
         changed = (moved - each)[5:].abs()
         assert torch.all(changed <= 1.01 * torch.finfo(dtype).eps * each[5:].abs())
         assert len(changed) < 9 or changed.any()
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda x: x.masked_fill(x < 9, torch.finfo(x.dtype).min).softmax(-1),
+        lambda x: torch.cat([x, x.relu(), x.where(x > 0, -1e30)]),
+        lambda x: x.sort(-1).values.unique_consecutive(),
+        lambda x: x.mode(-1).values,
+        lambda x: 1 / x.round(),
+        lambda x: x.double().float(),
+    ],
+)
+def test_noise_leaves_what_each_library_has_alike(select: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    values = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)).mul(8).round().div(8)
+    with RoundingNoise(1):
+        moved = select(values)
+    torch.testing.assert_close(moved, select(values), rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_rounds_what_an_operator_adds_up_inside_and_leaves_the_range(seed: int) -> None:
+    points = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    with RoundingNoise(seed):
+        distances, shares = torch.cdist(points, points), torch.full((64,), 30.0).sigmoid()
+        tiny = torch.full((64,), 1e-41) * 0.3
+    assert 1e-5 < distances.diag().max() < 1e-2
+    assert shares.max() <= 1 and (shares < 1).any() and (shares > 1 - 1e-6).all()
+    assert len(tiny.unique()) > 1
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(4, 8), nn.LayerNorm((16, 16)), nn.InstanceNorm2d(8, affine=True)])
+def test_noise_rounds_the_mean_of_equal_values(norm: nn.Module) -> None:
+    image = torch.randn(2, 8, 16, 16, generator=torch.Generator().manual_seed(0))
+    image[0, :2] = 0.7
+    with torch.inference_mode(), RoundingNoise(0):
+        moved = norm(image)
+    change = (moved - norm(image)).abs().amax((2, 3))
+    assert change[0, :2].min() > 1e-5 and change[1].max() < 1e-5
 
 
 ROWS, WIDTH = 6, 3

@@ -105,6 +105,7 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: time.sleep(0), access(AccessKind.SLEEP)),
         (lambda: LOG.warning("1"), access(AccessKind.LOG, "scores")),
         (lambda: subprocess.run([sys.executable, "-c", ""], check=True), access(AccessKind.PROGRAM, sys.executable)),
+        (lambda: subprocess.run(["true"], check=True), access(AccessKind.PROGRAM, "true")),  # the library reads PATH
         (connects, access(AccessKind.NETWORK, "('127.0.0.1', 9)")),
     ],
 )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bakeoff.backends.calling import VARIES, VARYING_TEXTS, Returned
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import Access, AccessKind, ModelTraits
@@ -28,6 +30,7 @@ from bakeoff.truth import decisions, global_settings
 from bakeoff.truth.calls import AlikeCalls, call, run_eager
 from bakeoff.truth.decisions import Deciding, ReadingWatch, decisions_of, noting_frozen_choices
 from bakeoff.truth.errors import decided_by_rounding, far_from_float64, is_explained_by_rounding
+from bakeoff.truth.matching import match
 from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK
@@ -76,6 +79,24 @@ def inputs(count: int = 4) -> tuple[Inputs, ...]:
 
 def traits_of(forward: Forward, **kept: Any) -> ModelTraits:
     return understand(Model(forward, **kept).eval(), inputs()).traits
+
+
+IDS = map(str, itertools.count())
+
+
+def test_a_text_of_each_call_is_noted_as_such() -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        return {"y": m.linear(x), "id": next(IDS), "name": "head"}
+
+    understood = understand(Model(forward).eval(), inputs())
+    assert isinstance(understood.answer, Returned) and understood.traits == ModelTraits()
+    known, later = understood.answer, call(Model(forward), inputs()[0])
+    assert isinstance(later, Returned) and later.constants == known.constants
+    assert later.constants == {"['id']": VARIES, "['name']": "'head'"}
+    (x,) = known
+    assert not match([later], [known])[1] and "changes from call to call" in match([(x,)], [known])[1]
+    understand(Model(lambda m, x: {"id": "1", "y": m.linear(x)}), inputs())
+    assert not VARYING_TEXTS
 
 
 def test_a_model_that_computes_its_outputs_from_its_inputs_has_no_traits_and_is_called_twice() -> None:
@@ -285,6 +306,12 @@ def test_what_no_answer_depends_on_is_no_state(
 def hands_on(m: Any, x: torch.Tensor) -> torch.Tensor:
     m.handed_on.put(1)
     return m.linear(x)
+
+
+def test_threads_of_a_pool_are_no_state_and_do_not_grow() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = traits_of(lambda m, x: m.linear(m.pool.submit(x.add, 1).result()), pool=pool)
+    assert found == ModelTraits()
 
 
 def test_a_queue_that_is_filled_grows() -> None:

@@ -238,7 +238,7 @@ def test_explanations_read_as_before() -> None:
         ("aten::add_", "aten::add_"),
     ],
 )  # fmt: skip
-def test_kernels_are_told_without_what_a_compiler_adds(name: str, plain: str) -> None:
+def test_kernels_are_reported_without_what_a_compiler_adds(name: str, plain: str) -> None:
     assert kernel_name(name) == plain
 
 
@@ -379,7 +379,7 @@ def test_fewer_threads_are_tried_where_they_work_unevenly() -> None:
         assert fewer_threads(measured) == threads
 
 
-def test_a_contest_with_fewer_threads_is_told_as_one_of_its_own() -> None:
+def test_a_contest_with_fewer_threads_is_reported_as_one_of_its_own() -> None:
     def contest(level: float) -> ContestJudgement:
         return contests_of(samples.report([samples.lived(level, "eager")]))[0]
 
@@ -401,7 +401,7 @@ def test_the_contest_holds_the_cell_beside_what_was_suggested() -> None:
     assert contest.cells[0].cell.dimensions == cell.dimensions and asked.processes == 2
 
 
-def test_the_table_tells_what_each_brought() -> None:
+def test_the_table_says_what_each_brought() -> None:
     records = [samples.lived(level, backend) for level, backend in ((2.0, "eager"), (1.0, "onnx"))]
     failed = samples.failed(samples.cell("openvino"), Status.ERROR, "no memory")
     (contest,) = contests_of(samples.report([*records, failed]))

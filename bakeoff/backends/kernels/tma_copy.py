@@ -1,6 +1,6 @@
 """Copies a matrix tile by tile, with a pointer for every element or with tensor descriptors.
 
-A descriptor tells the GPU's copy engine (TMA, from compute capability 9.0) shape and strides once. A tile is then one
+A descriptor gives the GPU's copy engine (TMA, from compute capability 9.0) shape and strides once. A tile is then one
 instruction, and no thread computes addresses or masks.
 """
 

@@ -324,9 +324,9 @@ def torch_type(dtype: trt.DataType) -> torch.dtype:
         "BOOL": torch.bool,
     }
     # TensorRT before 10 has neither BF16 nor INT64
-    known: dict[Any, torch.dtype] = {
+    torch_types: dict[Any, torch.dtype] = {
         getattr(trt.DataType, name): ours for name, ours in types.items() if hasattr(trt.DataType, name)
     }
-    if dtype not in known:
+    if dtype not in torch_types:
         raise BakeoffError(f"torch has no type for TensorRT's {dtype.name}")
-    return known[dtype]
+    return torch_types[dtype]

@@ -27,6 +27,7 @@ from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_folder import built_as
 from bakeoff.measuring.variables import variables_of_builds
 from bakeoff.planning.plan import PlannedCell
+from bakeoff.records.artifacts import folder_bytes
 from bakeoff.records.atomic_file import locked, write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
@@ -180,8 +181,8 @@ class BuildCache:
     def entries(self) -> list[CachedBuild]:
         builds = []
         for entry, build, what in self._complete():
-            size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
-            builds.append(CachedBuild(entry.name, what, build.built_at, size_bytes, (entry / USED).stat().st_mtime))
+            used_s = (entry / USED).stat().st_mtime
+            builds.append(CachedBuild(entry.name, what, build.built_at, folder_bytes(entry), used_s))
         return sorted(builds, key=lambda build: -build.used_s)
 
     def labels_served(self) -> dict[str, set[str]]:
@@ -201,10 +202,7 @@ class BuildCache:
         """Remove every build that no run uses, all ceilings and references. Return how many bytes the builds took."""
         for path in (*self.folder.glob(f"{CEILINGS}*.json"), *self.folder.glob(f"{REFERENCES}*")):
             path.unlink(missing_ok=True)
-        freed = 0
-        for entry in self.folder.glob("*/"):
-            freed += self._remove(entry)
-        return freed
+        return sum(map(self._remove, self.folder.glob("*/")))
 
     def __enter__(self) -> BuildCache:
         return self
@@ -242,7 +240,7 @@ class BuildCache:
         with contextlib.suppress(OSError):
             if not self._lock(entry.name):
                 return 0
-            size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+            size_bytes = folder_bytes(entry)
             shutil.rmtree(entry, ignore_errors=True)
             self._locks.pop(entry.name).close()
             return size_bytes

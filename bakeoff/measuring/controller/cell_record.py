@@ -20,7 +20,6 @@ from bakeoff.measuring.variables import with_variables
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.planning.time_plan import why_unlikely_to_run
 from bakeoff.records import doubts
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import LATER, NO_BUDGET_LEFT, Failure
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
@@ -248,11 +247,8 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
 
 
 def facts_of_backend(cell: Cell) -> dict[str, str]:
-    try:
-        backend = backends.create(cell.backend)
-        return {"colour": backend.colour, "no_export": backend.no_export(cell)}
-    except BakeoffError:
-        return {}
+    backend = backends.if_it_loads(cell.backend)
+    return {"colour": backend.colour, "no_export": backend.no_export(cell)} if backend else {}
 
 
 def products_of(cell: Cell) -> Precision:

@@ -278,7 +278,7 @@ class CellRun:
         return event
 
     def _share_build(self, live: CellProcess) -> None:
-        """Tell other cells of its family what the process has built, if it has not loaded it."""
+        """Give other cells of its family what the process has built, if it has not loaded it."""
         if not live.is_warm:
             self._builds.done(live.build, live.as_build(self._builds.of(live.build), self._builds.made.get(live.build)))
 
@@ -381,7 +381,7 @@ class CellRun:
 
     def further_wanted(self, has_time: bool, may_be_chosen: bool, with_energy: bool) -> messages.MeasureFurther:
         """Return what its process measures after its bursts. Only cells that may be chosen get what takes long."""
-        # One process can tell for all, and the caches of a warm start hide what was compiled.
+        # One process can report for all, and the caches of a warm start hide what was compiled.
         known = self._growing.known
         wants_more = has_time and not self._run.sampling.latency_only
         throughput_counts = may_be_chosen or self._run.sampling.throughput_of_all

@@ -102,7 +102,7 @@ class ContestRun:
         if records and sum(bool(record.bursts) for record in records.values()) + self._cells.ended >= self._had_numbers:
             self._write_so_far(records)
             if with_artifacts:
-                with contextlib.suppress(OSError):  # a full disk takes no numbers, and export tells to resume
+                with contextlib.suppress(OSError):  # a full disk takes no numbers, and export says to resume
                     self._write_so_far(self._cells.with_artifacts(records))
         ended_s = self._machine.now_s()
         self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
@@ -146,7 +146,7 @@ class ContestRun:
             self._contest_id, labels, following, rounds.most_further(plan, done) if following else 0
         )
         is_late = following and done >= plan.processes
-        self._run.tell_time_left(f"{counted(done, 'process')} of each cell did not decide it" if is_late else "")
+        self._run.report_time_left(f"{counted(done, 'process')} of each cell did not decide it" if is_late else "")
         if decision.is_wanted and done >= plan.processes:
             try:
                 for name in {cell_run.cell.environment for cell_run in cells}:
@@ -273,7 +273,7 @@ class ContestRun:
                 done=done,
                 bursts=_bursts_of(epoch.group, alive),
                 further_s=self._machine.now_s() - planned_done_s,
-                # Further processes tell more in the same time, because they also show what processes differ by.
+                # Further processes show more in the same time, because they also show what processes differ by.
                 most_further_s=max(start_s, planned_done_s - begun_s),
                 has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
                 # in groups all ratios go through the cell that every group holds
@@ -351,7 +351,7 @@ class ContestRun:
                 self._finish(epoch, cell_run)
 
     def _measure_further(self, epoch: Epoch) -> None:
-        """Measure what bursts do not tell. What takes long is measured only for cells that somebody may choose."""
+        """Measure what bursts do not show. What takes long is measured only for cells that somebody may choose."""
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         records = [record for cell_run in self._cells.going_on if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:

@@ -26,7 +26,6 @@ from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
-from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Memory, Record, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
@@ -56,16 +55,16 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     begun_s = run.machine.now_s()
     sizes: list[Memory] = []
     eager_calls: dict[str, EagerCall] = {}
-    known: Path | None = None
+    first_reference: Path | None = None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
         limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
         try:
-            path, size, eager_call = groundwork.reference(own, run, limit_s, known)
+            path, size, eager_call = groundwork.reference(own, run, limit_s, first_reference)
         except groundwork.NoReference as error:
             _end_without_reference(run, own.cells, error)
             sensible = [planned for planned in sensible if planned not in own.cells]
             continue
-        known = known or path
+        first_reference = first_reference or path
         sizes += [size] if size else []
         eager_calls |= {own.id: eager_call} if eager_call else {}
     if not sensible:
@@ -75,7 +74,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if not has_spare_cores or not all(planned.cell.device.is_cuda for planned in sensible):
         run.headers.await_all()  # they were made beside the reference, and builds are timed
     _take_ceilings(run, [planned.cell for planned in sensible])
-    _tell_of_objective_below_floor(run, sensible[0].cell)
+    _warn_of_objective_below_floor(run, sensible[0].cell)
     groundwork_s = run.machine.now_s() - begun_s
     cells_by_id = {planned.cell.id: planned.cell for planned in sensible}
     folders = folders_of(cells_by_id, _folders_in_cache(run, sensible), run.store)
@@ -140,7 +139,7 @@ def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
         run.store.save(with_roofline(record, run.store, "" if has_time else NO_TIME_FOR_CEILINGS))
     for cell in {record.cell.contest_id: record.cell for record in records}.values():
         if cell.contest_id not in were_known:
-            _tell_of_objective_below_floor(run, cell)
+            _warn_of_objective_below_floor(run, cell)
 
 
 def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, may_measure: bool = False) -> None:
@@ -151,7 +150,7 @@ def _take_ceilings(run: RunContext, cells: Sequence[Cell], left_s: float = 0.0, 
         groundwork.measure_ceilings(cell, run, limit_s, may_measure and limit_s > 0)
 
 
-def _tell_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
+def _warn_of_objective_below_floor(run: RunContext, cell: Cell) -> None:
     """Say at once that no build can be expected to hold the objective under load, as a call alone takes longer."""
     work, ceilings = run.store.facts(cell.reference_id, Work), run.store.ceilings(cell.device, products_of(cell))
     objective = run.load.objective if run.load else None
@@ -291,7 +290,5 @@ def _replays(mode: Mode) -> bool:
 def _mode_of(planned: PlannedCell) -> Mode | None:
     """Return the mode of a cell that builds for one size in our own environment, or None."""
     cell = planned.cell
-    try:
-        return None if cell.dynamic or cell.environment else backends.create(cell.backend).mode(cell.mode)
-    except BakeoffError:
-        return None
+    backend = None if cell.dynamic or cell.environment else backends.if_it_loads(cell.backend)
+    return backend.mode(cell.mode) if backend else None

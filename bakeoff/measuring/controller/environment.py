@@ -34,7 +34,7 @@ CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 
 def capture() -> Environment:
-    """Describe this machine, without what only torch can tell of it."""
+    """Describe this machine, without what only torch knows of it."""
     git = git_state(checkout())
     with nvml() as library:
         gpus = gpus_of(library)

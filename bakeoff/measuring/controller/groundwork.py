@@ -47,15 +47,15 @@ class NoReference(Exception):
 
 
 def reference(
-    contest: Contest, run: RunContext, limit_s: float, known: Path | None = None
+    contest: Contest, run: RunContext, limit_s: float, first_reference: Path | None = None
 ) -> tuple[Path, Memory | None, messages.EagerCall | None]:
     """Return the file with the contest's reference, and if it is computed now, its memory and how long eager's call
-    takes. `known` is another precision's reference, with the same outputs in float64. Raises NoReference."""
+    takes. `first_reference` is another precision's reference, with the same outputs in float64. Raises NoReference."""
     store, cache = run.store, run.build_cache
     path = store.reference(contest.id)
     log = store.log(f"reference-{contest.id}")
     cell = contest.cells[0].cell
-    of_it = f"eager's error in {cell.precision} for" if known else "the float64 reference of"
+    of_it = f"eager's error in {cell.precision} for" if first_reference else "the float64 reference of"
     job = messages.ComputeReference(
         cell=cell,
         reference=path.resolve(),
@@ -64,7 +64,7 @@ def reference(
         weights_at=contest.cells[0].weights_at,
         kept_in=cache.folder if cache else None,
         is_fresh=cache is not None and cache.is_fresh,
-        known=known.resolve() if known else None,
+        first_reference=first_reference.resolve() if first_reference else None,
         # It is then compared with the model as it is now.
         is_resumed=path.exists(),
         # One thread then computes it, since several would mostly wait for one another.
@@ -107,8 +107,8 @@ def reference_metrics(
     """Return what the user's `evaluate` says of eager in float32, or why it has failed. It may take no longer than
     `--evaluate-timeout` and `left_s`."""
     store, limit_s = run.store, run.evaluate_timeout_s
-    if (known := store.facts(contest.id, Metrics)) is not None:
-        return known
+    if (stored := store.facts(contest.id, Metrics)) is not None:
+        return stored
     run.progress.note(f"evaluating the float32 reference of {contest.id}")
     # a cell of int8, if there is one, loads the data that it is calibrated with
     int8 = (planned for planned in contest.cells if planned.cell.precision is Precision.INT8)

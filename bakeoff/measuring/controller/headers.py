@@ -71,12 +71,12 @@ class Headers:
             phases.append(name)
 
         for name in names:
-            worker, known = self._workers.pop(name), self._answers.get(name)
+            worker, received = self._workers.pop(name), self._answers.get(name)
             try:
-                event = known or worker.answer(self._limit_s, on_phase)
+                event = received or worker.answer(self._limit_s, on_phase)
             except (WorkerEnded, DeadlinePassed) as error:
                 event = Failed(status=Status.ERROR, failure=Failure(kind=type(error).__name__, text=str(error)))
-            if known:
+            if received:
                 worker.end()
             if isinstance(event, Failed) and not event.status.is_absence:
                 note = f"torch's C++ headers for {name} were not precompiled, so its first build does it"

@@ -113,7 +113,7 @@ class Launcher(ABC):
         return ""
 
     def begin_close(self) -> None:  # noqa: B027 - only some have a server
-        """Tell its server to leave if no worker is alive, and do not wait. None can be started after it."""
+        """Have its server leave if no worker is alive, and do not wait. None can be started after it."""
 
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""

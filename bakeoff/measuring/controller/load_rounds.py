@@ -116,8 +116,8 @@ class LoadRounds:
         self._run.progress.note(f"looking for the settings with which {label} serves best")
         planned = (self._now_s + MOST_OF_SEARCH * self._plan.search_s, search_ended(self._plan))
         self._searches_end_s[cell_run] = min(planned, self._searches_end_s[cell_run])
-        for known in search:
-            self._note_search(cell_run, known)
+        for search_so_far in search:
+            self._note_search(cell_run, search_so_far)
         load = cell_run.load
         assert load is not None
         if load.settings is None:

@@ -220,7 +220,7 @@ class CellUnderLoad:
         for least in (1, LEAST_UNLOADED):
             window = self._take(order.model_copy(update=alone | {"min_requests": least})).window
             if window is None or window.failed or window.objective_ms is None:
-                return ""  # the probe tells why
+                return ""  # the probe reports why
             fastest_ms, requests = min(fastest_ms, window.objective_ms), requests + window.requests
             if fastest_ms <= limit.limit_ms:
                 return ""

@@ -47,15 +47,15 @@ class OtherPrograms:
         if (left_s := self._begun_s + WINDOW_S - self.now_s()) > 0:
             self.sleep(left_s)
         seconds, after = self.now_s() - self._begun_s, self.read()
-        taken = {
+        cores_of = {
             pid: (program.cpu_s - self._before[pid].cpu_s) / seconds
             for pid, program in after.items()
             if pid in self._before
         }
-        share = sum(taken.values()) / cores
+        share = sum(cores_of.values()) / cores
         if share < BUSY_SHARE:
             return ""
-        most = max(taken, key=lambda pid: taken[pid])
+        most = max(cores_of, key=lambda pid: cores_of[pid])
         busy = f"{min(cores, round(share * cores)) or 'part'} of {counted(cores, 'core')}"
         longer = 1 + 2 * min(1.0, share)  # rounds that were disturbed are repeated
         wait = "" if will_wait else ", or let the run wait: --wait-for-quiet 10m"

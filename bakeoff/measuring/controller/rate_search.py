@@ -14,7 +14,7 @@ MOST_UP = 1.25
 """The latency of a window moves the next rate at most this many times down or up. Only `step` can move it farther."""
 
 RISE = 4.0
-"""Near the limit a percentile rises about this many times as fast as the rate, in logarithms. So it tells how far off
+"""Near the limit a percentile rises about this many times as fast as the rate, in logarithms. So it shows how far off
 the rate is, and small steps are not wasted on that."""
 
 GIVE_UP_SHARE = 0.02
@@ -28,7 +28,7 @@ lasts so long."""
 
 @dataclass
 class RateSearch:
-    """Say `next_rate`, tell the latency at it by `add`, until `next_rate` is None. Then `result` is the rate."""
+    """Say `next_rate`, take the latency at it by `add`, until `next_rate` is None. Then `result` is the rate."""
 
     limit_ms: float
     start: float

@@ -86,15 +86,15 @@ class RunContext:
         return self.undecided(records) if self.undecided else undecided(records, self.requirements)
 
     def step_done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
-        """Learn what a step has taken, and tell how much time is left."""
+        """Learn how long a step took, and report how much time is left."""
         expected_s = self.time_plan.seconds_of(step, [label])
         self.time_plan.done(contest_id, step, label, seconds)
         what = f"{STEPS[step]}{label and f' of {label}'}"
         why = f"{what} took {seconds:.0f} s, and about {expected_s:.0f} s were expected"
-        self.tell_time_left(why if seconds > expected_s + NOTEWORTHY_DELAY_S else "")
+        self.report_time_left(why if seconds > expected_s + NOTEWORTHY_DELAY_S else "")
 
-    def tell_time_left(self, why: str = "") -> None:
-        """Tell how long the steps ahead take, and how long at most, within the budget. `why` is the reason where the
+    def report_time_left(self, why: str = "") -> None:
+        """Report how long the steps ahead take, and how long at most, within the budget. `why` is the reason where the
         end moves beyond what was reported before."""
         now_s, plan = self.machine.now_s(), self.time_plan
         budget_left_s = max(0.0, plan.budget_ends_s - now_s)
@@ -110,7 +110,7 @@ class RunContext:
     def end(self, record: Record) -> None:
         record = self.at_place(record)
         self.store.save(record)
-        self.tell_time_left()
+        self.report_time_left()
         self.progress.ended(record)
 
     def at_place(self, record: Record) -> Record:

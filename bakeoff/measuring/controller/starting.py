@@ -243,7 +243,7 @@ class GroupStart:
 
     @property
     def _shares_cores(self) -> bool:
-        """True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
+        """True where builds and others' hardly disturb each other, and the driver reports the memory of each."""
         sizes = [self._known_size, *(cell_run.peak_memory for cell_run in (*self._alive(), *self._epoch.waiting))]
         has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
         return has_room and any(size.is_own_account for size in sizes if size)

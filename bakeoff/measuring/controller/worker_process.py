@@ -16,7 +16,7 @@ from bakeoff.measuring.messages import Assignment, Command, Event, PhaseBegun
 from bakeoff.records.errors import BakeoffError
 
 LIVENESS_CHECK_S = 1.0
-"""A blocking wait looks this often whether the worker is still there. Usually the end of its pipe tells first."""
+"""A blocking wait looks this often whether the worker is still there. Usually the end of its pipe shows it first."""
 MAX_CLOSE_S = 10.0
 """A worker may take this long to leave after closing its pipe: it may dump core, or free a GPU's memory."""
 

@@ -96,12 +96,12 @@ class RequestStages:
 
 
 def _timed(
-    name: Literal["before", "after"], stage: Callable[[Any], Any], taken: Callable[[], Any], clock: Clock
+    name: Literal["before", "after"], stage: Callable[[Any], Any], value_of: Callable[[], Any], clock: Clock
 ) -> AroundCall:
     """Time one stage with the value that it takes. Its first call is not timed."""
     times_ms: list[float] = []
     try:
-        value = taken()
+        value = value_of()
         stage(value)
         with no_garbage_collection():
             end_ns = clock.now_ns() + int(SECONDS * 1e9)

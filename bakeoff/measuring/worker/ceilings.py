@@ -48,7 +48,7 @@ MAX_SET_BYTES = 1024 * MIB
 SET_SHARE_OF_MEMORY = 1 / 8
 
 MIN_STARTS = 2
-"""An operator that takes less than this many times as long as an empty one tells nothing of the memory."""
+"""An operator that takes less than this many times as long as an empty one says nothing about the memory."""
 
 MAX_ATTEMPTS = 3
 REPEAT_LIMIT_S = 3.0
@@ -149,10 +149,12 @@ def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
 def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
     sizes = sizes or PRODUCT_SIZES[clock.device.type]
     cache_bytes = cache_bytes_of(clock.device)
+    is_cpu = clock.device.type == "cpu"
     # a CPU without arithmetic for a small type computes in float32, and torch's own product does not always
-    tried = {precision, FP32} if clock.device.type == "cpu" else {precision}
+    tried = {precision, FP32} if is_cpu else {precision}
+    free_bytes = psutil.virtual_memory().available if is_cpu else torch.cuda.mem_get_info(clock.device)[0]
     with clock.on_stream(), torch.inference_mode():
-        levels = _levels(clock, sets or working_sets(clock.device.type, cache_bytes, _free_bytes(clock.device)))
+        levels = _levels(clock, sets or working_sets(clock.device.type, cache_bytes, free_bytes))
         return Ceilings(
             flops_per_s=max(_best_flops_per_s(clock, each, sizes) for each in tried),
             bytes_per_s=levels[-1].bytes_per_s,
@@ -256,12 +258,6 @@ def working_sets(kind: str, cache_bytes: int, free_bytes: int) -> list[int]:
     return [*sizes[:-1], largest] if len(sizes) > 1 else [largest]
 
 
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
-
-
 def cache_bytes_of(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).L2_cache_size
@@ -269,7 +265,7 @@ def cache_bytes_of(device: torch.device) -> int:
 
 
 def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Return the size of all last-level caches of this machine together, or 0 where Linux does not tell."""
+    """Return the size of all last-level caches of this machine together, or 0 where Linux does not report it."""
     levels: dict[int, dict[str, int]] = {}  # level -> processors that share a cache -> its size
     for cache in processors.glob("cpu[0-9]*/cache/index*"):
         try:

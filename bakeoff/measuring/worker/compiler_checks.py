@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from bakeoff.measuring import isolation
+from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Frozen
 
@@ -28,10 +29,7 @@ class CompilerChecks(Frozen):
         return None
 
     def keep(self, backend: str, device: Device) -> None:
-        kept = file_of(backend, device)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(self.model_dump_json())
-        partial.replace(kept)
+        write_atomically(file_of(backend, device), self.model_dump_json())
 
 
 def file_of(backend: str, device: Device) -> Path:
@@ -39,7 +37,7 @@ def file_of(backend: str, device: Device) -> Path:
 
 
 def tools(torch_file: str) -> str:
-    """Return what tells this torch and this C++ compiler from others, as a file name. Torch's headers are for both."""
+    """Return what distinguishes this torch and this C++ compiler, as a file name. Torch's headers are for both."""
     compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
     changed = os.stat(compiler).st_mtime_ns if compiler else 0
     return hashlib.sha256(f"{torch_file} {torch.__version__} {compiler} {changed}".encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -204,18 +205,12 @@ def stolen_and_busy_s(cores: Sequence[int]) -> tuple[float | None, float | None]
     if not STAT.exists():
         return None, None
     ticks = os.sysconf("SC_CLK_TCK")
-    lines = {name: [int(field) for field in fields] for name, *fields in _cores_of_stat()}
+    counts = re.findall(r"^(cpu\d*) +(.+)$", STAT.read_text(), re.MULTILINE)
+    lines = {name: [int(field) for field in fields.split()] for name, fields in counts}
     own = [lines[name] for core in cores if len(lines.get(name := f"cpu{core}", ())) > STEAL]
     busy = sum(sum(fields[:STEAL]) - fields[IDLE] - fields[IO_WAIT] for fields in own)
     everywhere = lines.get("cpu", ())
     return everywhere[STEAL] / ticks if len(everywhere) > STEAL else None, busy / ticks if own else None
-
-
-def _cores_of_stat() -> Iterator[list[str]]:
-    for line in STAT.read_text().splitlines():
-        if not line.startswith("cpu"):
-            return
-        yield line.split()
 
 
 def throttled_s() -> float | None:

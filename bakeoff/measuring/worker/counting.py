@@ -102,12 +102,12 @@ def _counting(module: nn.Module, precision: Precision) -> Iterator[Callable[[], 
 
 
 def total(parts: Iterable[Work]) -> Work:
-    known = list(parts)
-    flops = sum(each.flops for each in known)
-    least_flops = sum(each.flops if each.least_flops is None else each.least_flops for each in known)
+    works = list(parts)
+    flops = sum(work.flops for work in works)
+    least_flops = sum(work.flops if work.least_flops is None else work.least_flops for work in works)
     return Work(
         flops=flops,
-        bytes_moved=sum(each.bytes_moved for each in known),
+        bytes_moved=sum(work.bytes_moved for work in works),
         least_flops=least_flops if least_flops < flops else None,
     )
 

@@ -18,9 +18,9 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.training import Training
 from bakeoff.measuring.messages import EagerCall
-from bakeoff.measuring.worker import counting, loading, simulation
+from bakeoff.measuring.worker import cell_model, counting, simulation
+from bakeoff.measuring.worker.cell_model import move_to_device, training_of
 from bakeoff.measuring.worker.fingerprint import digest_of_weights, digests_of_data, fingerprint
-from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.sample import Sample, sizes_depend_on_values
 from bakeoff.measuring.worker.subject import Subject
 from bakeoff.measuring.worker.worker_context import explain
@@ -53,6 +53,7 @@ from bakeoff.truth.traits import (
     understand,
 )
 from bakeoff.truth.user_code import noting_reads, users_data
+from bakeoff.truth.witnesses import RoundingNoise, jolt
 
 COMPILES_ITSELF = "compiles parts of itself with torch.compile when it is called, so that not all of eager is eager"
 
@@ -84,6 +85,7 @@ class AsItIs:
     narrows: bool = False  # it casts to 16 bits itself
     may_jump: bool = False  # where rounding moves what an operator gets
     without_fast_path: tuple[Outputs, ...] = ()  # the outputs again, if eager's layers have a fast path
+    moved: tuple[Outputs, ...] = ()  # the same with noise in each operator and input, if nothing may jump by that
 
 
 def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bool = False) -> AsItIs:
@@ -96,14 +98,14 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     weights = digest_of_weights(module) if wants_fingerprint else ""
     kinds, sets = sets_that_differ_most(model, cell, module, sets, subject.load)
     if inputs is not None:
-        loading.save_inputs(sets, inputs)
+        cell_model.save_inputs(sets, inputs)
     training = training_of(model, cell)
-    calibration = loading.calibration_of(model, cell)
+    calibration = cell_model.calibration_of(model, cell)
     model_fingerprint = ""
     if wants_fingerprint:
         model_fingerprint = fingerprint(module, (*sets, *calibration), model.code, subject.data_files, weights)
     subject.announce("call")
-    shown = calibration or loading.shown_to_builds(sets, cell)
+    shown = calibration or cell_model.shown_to_builds(sets, cell)
 
     def answer(inputs: Inputs) -> tuple[torch.Tensor, ...]:
         return flatten_outputs(inputs.call(module))
@@ -195,6 +197,8 @@ def _inference(
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
             without_fast_path = run_eager(module, (*sets, *probes), calls=calls)
+    can_move = traits.begins_alike and not (sums.jumps or cell.precision.is_quantised)
+    moved = moved_by_rounding(module, (*sets, *probes), calls) if can_move else ()
     beyond = beyond_answers(sets[0], calls, probes)
     is_timed = cell.device.is_cuda and len(of_each_shape(sets)) == 1
     eager_call = time_of_call(module, sets[0], calls) if is_timed else None
@@ -215,7 +219,19 @@ def _inference(
         narrows=sums.narrows,
         may_jump=sums.jumps,
         without_fast_path=without_fast_path,
+        moved=moved,
     )
+
+
+def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> tuple[Outputs, ...]:
+    """Return the answers to inputs that are moved by a rounding, with noise in each operator, or nothing if the model
+    fails then, as where it asserts that inputs are at most 1."""
+    try:
+        with RoundingNoise(0):
+            return run_eager(module, jolt(torch.nn.Module(), tuple(sets)), calls=calls)
+    except Exception:
+        traceback.print_exc()
+        return ()
 
 
 def sums_of_outputs(
@@ -290,14 +306,14 @@ def sets_that_differ_most(
     make = model.bolder_inputs
     if cell.task != INFERENCE or make is None or model.traits.changed_kinds:
         return model.traits.changed_kinds, sets
-    known, another = [sets], functools.cache(load_anew)
+    given_sets, another = [sets], functools.cache(load_anew)
 
     def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
         given = make(kinds)
-        if any(are_equal(given, others) for others in (model.inputs, *known[1:])):
+        if any(are_equal(given, others) for others in (model.inputs, *given_sets[1:])):
             return None
-        known.append(given)
+        given_sets.append(given)
         # Indices that may be out of their range are tried on the CPU, as they end a GPU's process.
         if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
             on_cpu = cell.model_copy(update={"device": CPU})

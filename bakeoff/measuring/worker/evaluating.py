@@ -23,8 +23,8 @@ from bakeoff.backends.runtime.contract import TensorSpec
 from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.measuring.messages import EvaluateReference
 from bakeoff.measuring.worker import precision
+from bakeoff.measuring.worker.cell_model import load, move_to_device
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.example_inputs import answer_request
@@ -225,8 +225,8 @@ def metrics_of(
         with all_seeded(seed):
             returned = evaluate(predict, **arguments_of(evaluate, {**sizes, "seed": seed}))
         values = values_of(returned)
-        known = _directions(values, getattr(evaluate, "higher_is_better", {}))
-        return Metrics(values=values, higher_is_better=known, seconds=time.monotonic() - begun_s)
+        directions = _directions(values, getattr(evaluate, "higher_is_better", {}))
+        return Metrics(values=values, higher_is_better=directions, seconds=time.monotonic() - begun_s)
     except Exception as error:  # the user's own code may raise anything
         traceback.print_exc()
         failure = explain(error)[1]
@@ -249,14 +249,14 @@ def all_seeded(seed: int) -> Iterator[None]:
         numpy.random.set_state(of_numpy)
 
 
-def arguments_of(evaluate: Callable[..., object], known: Mapping[str, object]) -> dict[str, object]:
+def arguments_of(evaluate: Callable[..., object], available: Mapping[str, object]) -> dict[str, object]:
     """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
     needs and the model has not."""
     _, *others = inspect.signature(evaluate).parameters.values()
     needed = [one for one in others if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    if missing := [one.name for one in needed if one.default is one.empty and one.name not in known]:
+    if missing := [one.name for one in needed if one.default is one.empty and one.name not in available]:
         raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
-    return {parameter.name: known[parameter.name] for parameter in needed if parameter.name in known}
+    return {parameter.name: available[parameter.name] for parameter in needed if parameter.name in available}
 
 
 def values_of(returned: object) -> dict[str, Metric]:

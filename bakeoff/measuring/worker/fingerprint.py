@@ -39,7 +39,7 @@ MAX_READ_BYTES = 64 * 2**20
 """Larger files hold weights or data, which a model has as tensors."""
 
 MAX_COMPILER_BYTES = 2**20
-"""A larger compiler is told by its version alone. A smaller one may be a script with options of its own."""
+"""A larger compiler is identified by its version alone. A smaller one may be a script with options of its own."""
 
 COMPILERS_OPTIONS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 
@@ -124,7 +124,7 @@ def _structure(module: Any) -> Iterable[str]:
 
 
 def _scripted(module: Any) -> Iterable[bytes]:
-    """Return each part in TorchScript as its file. Its attributes tell neither its code nor its constants."""
+    """Return each part in TorchScript as its file. Its attributes show neither its code nor its constants."""
     if isinstance(module, torch.jit.ScriptModule):
         try:
             yield module.save_to_buffer()

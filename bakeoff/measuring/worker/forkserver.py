@@ -47,7 +47,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     server = Server(control, temporary)
-    _tell(control, server_messages.Serving())
+    _send(control, server_messages.Serving())
     server.serve()
     shutil.rmtree(temporary, ignore_errors=True)
     sys.stdout.flush()
@@ -103,7 +103,7 @@ class Server:
         if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False
         freeze_garbage()
-        _tell(self._control, server_messages.Preloaded(modules=tuple(imported)))
+        _send(self._control, server_messages.Preloaded(modules=tuple(imported)))
         return True
 
     def _do(self, order: server_messages.Order, descriptor: int) -> bool:
@@ -111,52 +111,44 @@ class Server:
             return self.preload(order)
         pid = os.fork()
         if pid == 0:
-            if isinstance(order, server_messages.Branch):
-                self._become_branch(order, descriptor)
-            self._become_worker(order, descriptor)
+            try:
+                self._become(order, descriptor)
+            finally:
+                # without exit handlers, because they belong to the server
+                os._exit(1)
         os.close(descriptor)
         if isinstance(order, Assignment):
             self._marks[pid] = order.mark
-            _tell(self._control, server_messages.Forked(pid=pid))
+            _send(self._control, server_messages.Forked(pid=pid))
         return True
 
     def _note_ended(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        for pid, status in _ended():
-            mark = self._marks.pop(pid, None)
-            if mark is not None:
-                isolation.kill_tree(pid, mark)
-                _tell(self._control, server_messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+        with contextlib.suppress(ChildProcessError):  # there is no child
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # adopted orphans are reaped, too
+                pid, status = ended
+                if mark := self._marks.pop(pid, None):
+                    isolation.kill_tree(pid, mark)
+                    _send(self._control, server_messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
-    def _become_worker(self, assignment: Assignment, descriptor: int) -> NoReturn:
-        try:
-            self._leave()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            worker.main(Connection(descriptor), assignment)
-        finally:
-            # without exit handlers, because they belong to the server
-            os._exit(1)
-
-    def _become_branch(self, order: server_messages.Branch, descriptor: int) -> NoReturn:
-        try:
-            self._leave()
-            branch = Server(Connection(descriptor), self._temporary)
-            if branch.preload(order):
-                branch.serve()
-        finally:
-            os._exit(1)
-
-    def _leave(self) -> None:
-        """Close in a fork what belongs to this server, and end with it."""
+    def _become(self, order: Assignment | server_messages.Branch, descriptor: int) -> None:
+        """Be a worker or a branch in a fork: close what belongs to this server, and end with it."""
         isolation.die_with_parent()
-        if os.getppid() != self._pid:  # it has ended already, and the kernel tells nobody of that
+        if os.getppid() != self._pid:  # it has ended already, and the kernel reports that to nobody
             os._exit(1)
         signal.set_wakeup_fd(-1)
         self._control.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+        if isinstance(order, server_messages.Branch):
+            branch = Server(Connection(descriptor), self._temporary)
+            if branch.preload(order):
+                branch.serve()
+        else:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            worker.main(Connection(descriptor), order)
 
 
 @contextlib.contextmanager
@@ -250,19 +242,6 @@ def has_initialised_cuda() -> bool:
     return bool(loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)
 
 
-def _ended() -> list[tuple[int, int]]:
-    """Return pids and wait statuses of the children that have ended, and reap adopted orphans."""
-    found: list[tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        found.append((pid, status))
-
-
-def _tell(control: Connection, notice: server_messages.Notice) -> None:
+def _send(control: Connection, notice: server_messages.Notice) -> None:
     with contextlib.suppress(OSError):  # the controller is gone, as the next read will show
         send(control, notice)

@@ -77,7 +77,7 @@ class Instances:
         return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
 
     def begin(self, answered: Callable[[Sequence[int]], None]) -> None:
-        """Count anew, and tell `answered` of each request that has its answer from here on."""
+        """Count anew, and call `answered` for each request that has its answer from here on."""
         self._answered = answered
         self.failed = self.shed = 0
         self.failure = ""
@@ -317,15 +317,14 @@ def build_for_serving(
 
 
 class UnreportedPhases(Phases):
-    """Tells nobody of its phases: those of a build for load are not the cell's."""
+    """Reports no phase: those of a build for load are not the cell's."""
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         yield
 
-    @contextlib.contextmanager
-    def announced(self, name: str) -> Iterator[None]:
-        yield
+    def announce(self, name: str) -> None:
+        pass
 
 
 def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:

@@ -95,8 +95,8 @@ class LoadServer:
         return start_instances(self._worker, self._sets, self._reference, settings)
 
     def _keep(self, wanted: list[CachedInstances]) -> None:
-        left, self._kept = [each for each in self._kept if each not in wanted], wanted
-        for each in left:
+        removed, self._kept = [each for each in self._kept if each not in wanted], wanted
+        for each in removed:
             each.instances.close()
 
     def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:

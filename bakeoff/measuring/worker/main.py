@@ -24,9 +24,9 @@ from bakeoff.backends.vector_instructions import try_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, evaluating, memory, open_axes, pickled_model, precision, reference
+from bakeoff.measuring.worker.cell_model import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.fingerprint import require_weights
-from bakeoff.measuring.worker.loading import load, move_to_device, save_inputs, saved_inputs
 from bakeoff.measuring.worker.sample import require_outputs
 from bakeoff.measuring.worker.serving import serve
 from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below, last_frame_of_program
@@ -126,7 +126,7 @@ def do_job(connection: Connection, assignment: messages.Assignment) -> None:
 
 def measure(worker: WorkerContext) -> None:
     module, sets = worker.model()
-    measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
+    measured = worker.measured_with(sets)  # like those of the build, since compilers note inference tensors
     worker.await_turn()
     given = worker.to_build_with(sets)
     unchanged = unchanged_inputs(worker.cell, worker.traits, measured)
@@ -154,7 +154,8 @@ def package(worker: WorkerContext) -> None:
 def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(worker.backend, AheadOfTime)
-    with worker.phases.announced("inputs"), few_threads():
+    worker.phases.announce("inputs")
+    with few_threads():
         models.find(worker.cell.model).make_importable()
         os.chdir(worker.workspace)
         sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)
@@ -207,8 +208,8 @@ def precompile_headers(connection: Connection, job: messages.PrecompileHeaders) 
     """Have torch precompile the headers that the backend's builds include. Return for how many seconds torch checked
     the compiler, or 0 where it has not. Raises Unavailable where the backend is."""
     backend = backends.create(job.backend)
-    if known := CompilerChecks.known(job.backend, job.device):
-        return known.seconds
+    if kept := CompilerChecks.known(job.backend, job.device):
+        return kept.seconds
     if not job.may_make:
         return 0.0
     if not (available := backend.available(job.device)):

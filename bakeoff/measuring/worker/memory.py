@@ -13,7 +13,7 @@ from bakeoff.records.schema import DRIVERS_ACCOUNT, Memory
 
 
 def peak_resident_bytes() -> int | None:
-    """Return the most memory that this process had resident so far, or None where the platform does not tell."""
+    """Return the most memory that this process had resident so far, or None where the platform does not report it."""
     try:
         import resource
     except ImportError:  # Windows

@@ -14,7 +14,7 @@ from bakeoff import models
 from bakeoff.backends.calling import sampled
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.messages import AxesFound
-from bakeoff.measuring.worker.loading import load
+from bakeoff.measuring.worker.cell_model import load
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Cell

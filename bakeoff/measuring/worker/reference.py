@@ -15,10 +15,10 @@ from bakeoff.backends import fast_path
 from bakeoff.backends.calling import mapped
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker.cell_model import move_to_device
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.eager_answers import AsItIs, as_it_is
 from bakeoff.measuring.worker.fingerprint import named_variables, own_files
-from bakeoff.measuring.worker.loading import move_to_device
 from bakeoff.measuring.worker.subject import Exact, OutputsIn, Subject, outputs_in
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
@@ -39,6 +39,7 @@ from bakeoff.truth.errors import (
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
+from bakeoff.truth.steps import is_dense
 from bakeoff.truth.witnesses import STRONG_NOISE, KeepFloat64
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -53,7 +54,7 @@ def compute(
     connection: Connection | None = None,
 ) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the cell's precision to a file. What is at the
-    other end of `connection` is told the phases."""
+    other end of `connection` receives the phases."""
     subject = Subject(job.cell, cwd, workspace, connection, job.weights_at, outputs_in)
     try:
         return _compute(job, subject)
@@ -109,7 +110,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             is_changed = is_other_model(Reference.load(job.reference), subject, as_is.outputs[: as_is.sets])
             return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, is_changed=is_changed)
         held.enter_context(clock_at(as_is.traits.clock_s))
-        first = Reference.load(job.known) if job.known else None
+        first = Reference.load(job.first_reference) if job.first_reference else None
         shared = known_outputs(first, subject, as_is.sets) if first else None
         file = kept_reference.kept_at(job.kept_in, as_is.fingerprint, cell) if job.kept_in else None
         stored = kept_reference.load(file) if file and not (shared or job.is_fresh) else None
@@ -155,7 +156,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         allowed = errors.or_of_sums(cell.precision, as_is.longest_sum)
         as_is.sample.save(job.sample, reference.outputs[0], allowed.rmse, cell.precision)
     as_is.beyond.save(job.reference)  # before the reference, with which all are there
-    reference.save(job.reference, job.known if shared and yardstick.expected is shared.outputs else None)
+    reference.save(job.reference, job.first_reference if shared and yardstick.expected is shared.outputs else None)
     device_memory.sample()
     size = device_memory.peaks()
     is_alike = traits.begins_alike and not as_is.beyond.probes
@@ -212,35 +213,53 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         return nothing(NO_REPEAT), ()
     if decided:
         exact = nothing(f"what the model decides depends on rounding: {decided}")
-    elif far_off and not is_explained(subject, *answers, noisy):
+    elif far_off and not is_explained(subject, as_is, *answers, noisy):
         exact = nothing(f"{far_off}, and not by rounding")
     elif far_off and not cell.precision.is_16_bit:  # which rounds as coarsely itself
         lost = far_from_float64(*answers, MAX_ROUNDING)
+        if lost and as_is.may_jump:  # as to another sign, beside which eager can be compared with
+            exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
-    return exact, noisy if lost else ()
+    return exact, noisy if lost and not decided else ()
 
 
 def is_explained(
     subject: Subject,
+    as_is: AsItIs,
     eager: Sequence[Outputs],
     exact: Sequence[Outputs],
     precision: Precision,
     noisy: Sequence[Sequence[Outputs]],
 ) -> bool:
-    """Return True if rounding explains how far eager is from float64, by runs with noise, and by those with more."""
+    """Return True if rounding explains how far eager is from float64, by runs with noise, with inputs that are moved as
+    well, or with more noise."""
     if is_explained_by_rounding(eager, exact, noisy, precision):
+        return True
+    if as_is.moved and is_explained_by_rounding(eager, exact, [as_is.moved], precision):
         return True
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
 
 
 def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
-    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it."""
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, or if it is not
+    finite at the same places."""
     precision = subject.cell.precision
-    if not (as_is.may_jump and subject.traits.begins_alike) or precision.is_quantised:
+    if not subject.traits.begins_alike or precision.is_quantised:
+        return ()
+    if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
         return ()
     return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
+
+
+def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
+    return all(
+        torch.equal(torch.isfinite(one), torch.isfinite(other))
+        for ours, theirs in zip(answers, others, strict=False)
+        for one, other in zip(ours, theirs, strict=False)
+        if is_dense(one) and is_dense(other)
+    )
 
 
 def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
@@ -294,16 +313,18 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
+    moved: tuple[Outputs, ...] = ()  # with noise in each operator and input, where nothing may jump
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
     def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Yardstick:
         eager, varying = as_is.outputs, subject.traits.varying
         if exact.outputs is None:
-            return cls(subject, eager, subject.perturbed(), noisy, as_is.longest_sum, is_exact=False)
+            of_eager = as_is.moved or subject.perturbed() or eager
+            return cls(subject, eager, of_eager, noisy, as_is.longest_sum, is_exact=False)
         if varying:
-            eager = with_varying(eager, subject.perturbed(), varying) or eager
-        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True)
+            eager = with_varying(eager, subject.perturbed() or eager, varying) or eager
+        return cls(subject, exact.outputs, eager, noisy, as_is.longest_sum, is_exact=True, moved=as_is.moved)
 
     def errors(self, places: Sequence[int]) -> EagerErrors:
         traits, precision = self.subject.traits, self.subject.cell.precision
@@ -316,9 +337,13 @@ class Yardstick:
         errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True))
+        if not self.is_exact:
+            return errors
+        if self.moved:
+            return errors.or_perturbed(beside(self.moved, True), only_parts=False)
         allowed = errors.or_of_sums(precision, self.longest_sum)
-        if self.is_exact and traits.begins_alike and allowed.differs_in_parts(precision):
-            self.perturbed = self.perturbed or self.subject.perturbed()
+        if traits.begins_alike and allowed.differs_in_parts(precision):
+            self.perturbed = self.perturbed or self.subject.perturbed() or self.eager
             errors = errors.or_perturbed(beside(self.perturbed, True))
         return errors
 
@@ -350,7 +375,7 @@ def kept_outputs(reference: Reference, subject: Subject, eager: Sequence[Outputs
 
 def is_other_model(reference: Reference, subject: Subject, eager: Sequence[Outputs]) -> bool:
     """Return True if eager's outputs do not pass the check against the reference that an interrupted run computed."""
-    # Outputs tell nothing of a training step, and of a model that is random or keeps a state.
+    # Outputs say nothing of a training step, and of a model that is random or keeps a state.
     if subject.cell.task != INFERENCE or not (subject.traits.begins_alike and reference.traits.begins_alike):
         return False
     return not accuracy.check(eager, reference, subject.cell.precision).passed

@@ -99,9 +99,9 @@ def sizes_depend_on_values(sets: Sequence[Inputs], answers: Sequence[Outputs]) -
 
 def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
     """Return the largest RMSE that passes for right: the one that `truth.accuracy` lets pass by any rule."""
-    known = as_pairs(exact.detach()).double()
-    known = known[torch.isfinite(known)]
-    size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
+    finite = as_pairs(exact.detach()).double()
+    finite = finite[torch.isfinite(finite)]
+    size = math.sqrt(finite.square().mean().item()) if finite.numel() else 0.0
     if not precision.is_quantised:
         return rounding_limits.rmse_limit(precision, eager_rmse, size)
     close = ABSOLUTE_TOLERANCE + precision.rtol * size

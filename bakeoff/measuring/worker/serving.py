@@ -59,7 +59,8 @@ def serve(
     with phases("first_call"), clock_at(worker.traits.clock_s):
         compiled.run()
     device_memory.sample()
-    with phases.announced("check"), threads_for_untimed_work(worker.job.is_machine_busy):
+    phases.announce("check")
+    with threads_for_untimed_work(worker.job.is_machine_busy):
         check_begun_s = time.monotonic()
         right = checker.check()
         check_s = time.monotonic() - check_begun_s
@@ -67,16 +68,16 @@ def serve(
         memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
     is_repeated = worker.await_warm_up().is_repeated
     plan, is_cold = worker.job.sampling, worker.cell.cold_cache
-    with phases.announced("settle"):
-        settle = sampling.call_until_final(compiled, sets, clock)
+    phases.announce("settle")
+    settle = sampling.call_until_final(compiled, sets, clock)
     timed = ColdCalls(compiled, clock) if is_cold else compiled
-    with phases.announced("warm-up"):
-        sampling.freeze_garbage()
-        warm_up = sampling.warm_up(timed, sets, clock, plan.warm_up_s, not is_repeated, plan.warm_up_limit_s)
+    phases.announce("warm-up")
+    sampling.freeze_garbage()
+    warm_up = sampling.warm_up(timed, sets, clock, plan.warm_up_s, not is_repeated, plan.warm_up_limit_s)
     device_memory.sample()
 
     def placement() -> Placement | None:
-        """Return where the build runs. Only the first process of a build tells that, as some ask a second session."""
+        """Return where the build runs. Only the first process of a build reports that, as some ask a second session."""
         return compiled.placement() if worker.job.is_first or plan.builds > 1 else None
 
     ready = messages.Ready(
@@ -136,25 +137,25 @@ def serve(
             seen = seen.model_copy(update={"wait_share": None})
         messages.send(connection, messages.BurstMeasured(samples_ns=samples_ns, conditions=seen))
     last = command if isinstance(command, messages.Finish) else messages.Finish()
-    with phases.announced("last check"):
-        server.close()
-        recompilations = compiled.compilations() - compilations
-        if own is None:
-            device_memory.sample()
-        # check again when everything is warm: that finds a graph that replays over freed memory
-        after = checker.check()
+    phases.announce("last check")
+    server.close()
+    recompilations = compiled.compilations() - compilations
+    if own is None:
+        device_memory.sample()
+    # check again when everything is warm: that finds a graph that replays over freed memory
+    after = checker.check()
     memory_now, placement_now = own or (worker.memory(), placement())
     if last.with_engine_memory:
-        with phases.announced("memory without torch"):
-            engine_bytes = engine_resident_bytes(worker, single, sets[0])
-            memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})
+        phases.announce("memory without torch")
+        engine_bytes = engine_resident_bytes(worker, single, sets[0])
+        memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})
     finished = messages.Finished(
         accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations
     )
     messages.send(connection, finished)
     if last.with_metrics:
-        with phases.announced("evaluate"):
-            messages.send(connection, messages.Evaluated(metrics=evaluating.of_build(worker, single, every)))
+        phases.announce("evaluate")
+        messages.send(connection, messages.Evaluated(metrics=evaluating.of_build(worker, single, every)))
     if last.with_trace:
         messages.send(connection, messages.KernelsTraced(times=sampling.trace_kernels(compiled, sets, clock)))
 
@@ -168,23 +169,23 @@ def _measured(
     usual_ms: float | None,
 ) -> messages.FurtherMeasured:
     """Measure what is asked for. The bursts have begun on `core`, and calls took `usual_ms` in them."""
-    clock, blocks, announced = worker.clock, order.throughput_blocks, worker.phases.announced
+    clock, blocks, announce = worker.clock, order.throughput_blocks, worker.phases.announce
     counter = energy.counter_for(worker.cell.device) if order.with_energy else None
-    taken: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if order.with_device_time:
-        with announced("device time"):
-            taken["device_time"] = sampling.device_time(compiled, sets, clock)
-            taken["stages"] = sampling.stages(compiled, sets, clock)
+        announce("device time")
+        measured["device_time"] = sampling.device_time(compiled, sets, clock)
+        measured["stages"] = sampling.stages(compiled, sets, clock)
     if blocks:
-        with announced("throughput"):
-            taken["throughput"] = sampling.throughput(compiled, sets, clock, core, usual_ms, blocks)
+        announce("throughput")
+        measured["throughput"] = sampling.throughput(compiled, sets, clock, core, usual_ms, blocks)
     if counter:
-        with announced("energy"):
-            taken["energy"] = energy.measure(compiled, sets, clock, counter)
+        announce("energy")
+        measured["energy"] = energy.measure(compiled, sets, clock, counter)
     if worker.around and order.with_around:
-        with announced("before and after the model"):
-            taken["around"] = worker.around.measure(clock)
-    return messages.FurtherMeasured(**taken)
+        announce("before and after the model")
+        measured["around"] = worker.around.measure(clock)
+    return messages.FurtherMeasured(**measured)
 
 
 class ColdCalls(Wrapped):

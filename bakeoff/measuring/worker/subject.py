@@ -16,9 +16,9 @@ import torch
 
 from bakeoff.backends.reasons import is_out_of_memory
 from bakeoff.measuring.messages import PhaseBegun, send
-from bakeoff.measuring.worker import loading, precision
+from bakeoff.measuring.worker import cell_model, precision
+from bakeoff.measuring.worker.cell_model import move_to_device, training_of
 from bakeoff.measuring.worker.fingerprint import digest_of_weights, own_files
-from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell
@@ -41,7 +41,7 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = move_to_device(model, cell, loading.drawn_type(cell))
+    module, sets = move_to_device(model, cell, cell_model.drawn_type(cell))
     with layer_by_layer(module, dtype):
         cast = tuple(inputs.map(lambda tensor: tensor.to(type_in(tensor, dtype))) for inputs in sets)
         return run_eager(module, cast, traits=model.traits)
@@ -89,7 +89,7 @@ class Subject:
             send(self.connection, PhaseBegun(name=phase))
 
     def gradients(self) -> AbstractContextManager[object]:
-        return loading.gradients(self.cell.task, self.needs_autograd)
+        return cell_model.gradients(self.cell.task, self.needs_autograd)
 
     @property
     def files_read(self) -> list[Path]:
@@ -105,7 +105,7 @@ class Subject:
         self.announce("model")
         before = global_settings.read()
         with torch.inference_mode(False), noting_reads() as read:  # as the cells' own processes load it
-            model = loading.load(self.cell, self.cwd, self.weights_at)
+            model = cell_model.load(self.cell, self.cwd, self.weights_at)
             turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
         if not self.cell.is_live:  # which lies in a file of Bakeoff's
             self.data_files = users_data(read)
@@ -118,10 +118,15 @@ class Subject:
         return replace(model, inputs=(*model.inputs, *self.probes))
 
     def perturbed(self) -> tuple[Outputs, ...]:
-        """Return what eager answers from weights and inputs that are moved by up to one rounding."""
+        """Return what eager answers from weights and inputs that are moved by up to one rounding, or nothing if it then
+        fails, as where it asserts that inputs are at most 1."""
         model = self.load()
         module, sets = move_to_device(model, self.cell)
-        return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
+        try:
+            return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
+        except Exception:
+            traceback.print_exc()
+            return ()
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
@@ -129,8 +134,12 @@ class Subject:
             module, sets = move_to_device(self.load(), self.cell)
             runs = []
             for seed in range(RUNS_WITH_NOISE):
-                with RoundingNoise(seed, roundings):
-                    runs.append(run_eager(module, sets, traits=self.traits))
+                try:
+                    with RoundingNoise(seed, roundings):
+                        runs.append(run_eager(module, sets, traits=self.traits))
+                except Exception:  # a model may refuse what is just beyond its range
+                    traceback.print_exc()
+                    return ()
             self.runs_with_noise[roundings] = tuple(runs)
         return self.runs_with_noise[roundings]
 

@@ -25,7 +25,7 @@ from bakeoff.backends.training import Training
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.variables import is_withheld
-from bakeoff.measuring.worker import loading, memory, precision
+from bakeoff.measuring.worker import cell_model, memory, precision
 from bakeoff.measuring.worker.around import AroundModel
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
@@ -75,18 +75,18 @@ class WorkerContext:
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
         backend = backends.create(cell.backend)
-        with phases.announced("probe"):
-            if isinstance(job, messages.MeasurePackagedCell):
-                assert isinstance(backend, AheadOfTime)
-                available = backend.available_to_load(cell.device)
-            else:
-                available = backend.available(cell.device)
+        phases.announce("probe")
+        if isinstance(job, messages.MeasurePackagedCell):
+            assert isinstance(backend, AheadOfTime)
+            available = backend.available_to_load(cell.device)
+        else:
+            available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
         if not isinstance(job, messages.MeasurePackagedCell):  # which builds nothing
-            with phases.announced("import"):
-                for name in backend.imports:
-                    importlib.import_module(name)
+            phases.announce("import")
+            for name in backend.imports:
+                importlib.import_module(name)
         precision.apply(cell.precision)
         fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)
@@ -99,8 +99,9 @@ class WorkerContext:
         )
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
-        with self.phases.announced("model"), few_threads(), clock_at(self.traits.clock_s):
-            model = loading.load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
+        self.phases.announce("model")
+        with few_threads(), clock_at(self.traits.clock_s):
+            model = cell_model.load(self.cell.as_built, weights_at=self.job.weights_at).understood(self.traits)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             if reason := tensors_not_taken(self.backend, model):
@@ -110,9 +111,9 @@ class WorkerContext:
             # the model's file may have changed both, and what counts is the cell's precision and the contest's threads
             precision.apply(self.cell.precision)
             self.threads = put_in_force(self.traits)
-            module, sets = loading.move_to_device(model, self.cell)
+            module, sets = cell_model.move_to_device(model, self.cell)
             require_weights(module, self.job.weights)
-            self.calibration = loading.calibration_of(model, self.cell)
+            self.calibration = cell_model.calibration_of(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
             rounds = self.cell.precision
             can_write = rounds.is_weight_only or not rounds.is_quantised
@@ -121,7 +122,7 @@ class WorkerContext:
             self.layers_fast_path = fast_path.in_force(module, self.backend.mode(self.cell.mode).switches)
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
-                self.training = loading.training_of(model, self.cell)
+                self.training = cell_model.training_of(model, self.cell)
             memory.return_unused(self.cell.device)
             if model.around and not self.training:
                 self.around = AroundModel(model.around, module, sets[0], self.started_in)
@@ -133,7 +134,7 @@ class WorkerContext:
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
-        return loading.saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
+        return cell_model.saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
         """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
@@ -170,7 +171,7 @@ class WorkerContext:
 
     def gradients(self) -> contextlib.AbstractContextManager[object]:
         """Return what calls are made in: inference mode, unless the model or its task needs something else."""
-        return loading.gradients(self.cell.task, self.traits.needs_autograd)
+        return cell_model.gradients(self.cell.task, self.traits.needs_autograd)
 
     def context(self, sets: tuple[Inputs, ...], await_quiet: Callable[[], None] = lambda: None) -> BuildContext:
         return BuildContext(
@@ -178,7 +179,7 @@ class WorkerContext:
             self.phases,
             self.artifact,
             self.threads,
-            self.calibration or loading.shown_to_builds(sets, self.cell),
+            self.calibration or cell_model.shown_to_builds(sets, self.cell),
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,
@@ -227,15 +228,13 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """Announce and time a phase, with its work on the device."""
         assert self.clock is not None
-        messages.send(self._connection, messages.PhaseBegun(name=name))
+        self.announce(name)
         with self.clock.timed() as seconds:
             yield
         messages.send(self._connection, messages.PhaseEnded(name=name, seconds=seconds[0]))
 
-    @contextlib.contextmanager
-    def announced(self, name: str) -> Iterator[None]:
+    def announce(self, name: str) -> None:
         messages.send(self._connection, messages.PhaseBegun(name=name))
-        yield
 
 
 FULL_DISK_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -254,7 +253,7 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         if says_nothing(failure) and (where := raised_at(error)):
             failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
         notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
-        text = f"{failure.text}{_cause_of(error, failure.text)}{notes}"[:MAX_REASON_CHARACTERS]
+        text = f"{failure.text}{_cause_of(error, failure)}{notes}"[:MAX_REASON_CHARACTERS]
         failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
     says_full = any(words in str(cause) for cause in chain_of(error) for words in FULL_DISK_WORDS)
@@ -271,13 +270,14 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
     return status, failure
 
 
-def _cause_of(error: BaseException, text: str) -> str:
-    """Return the first cause of an error that was raised `from` another one, unless the text tells it, or nothing."""
+def _cause_of(error: BaseException, failure: Failure) -> str:
+    """Return the first cause of an error that was raised `from` another one, unless the text names it, or nothing."""
     if error.__cause__ is None:
         return ""
     cause = first_cause(error)
-    said = without_full_stop(first_line(cause))
-    return "" if said in text else f", because of {type(cause).__name__}: {said}"
+    kind, said = type(cause).__name__, without_full_stop(first_line(cause))
+    is_explained = kind != failure.kind == failure_of(kind, str(cause)).kind
+    return "" if is_explained or said in failure.text else f", because of {kind}: {said}"
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -173,8 +173,8 @@ class Charts(Block):
 def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 0.06, keep: float = 0.0) -> Axis:
     """Return an axis that holds the values with room around them. A logarithmic one needs values above 0. `keep` is the
     share of the axis that is left empty below the values."""
-    known = list(values)
-    low, high = min(known), max(known)
+    numbers = list(values)
+    low, high = min(numbers), max(numbers)
     if is_log:
         reach = max((high / low) ** pad, 1.15)
         low, high = low / reach, high * reach

@@ -71,9 +71,9 @@ def _speeds_of(contest: ContestJudgement) -> _Scale:
     if contest.generation:
         totals = {cell.label: cell.total_ms for cell in contest.generation.cells}
         return _Scale("a whole generation (ms)", totals, 1)
-    known = {cell.label: cell.latency for cell in contest.cells if cell.latency and cell.latency.median_ms > 0}
-    medians_ms = {label: latency.median_ms for label, latency in known.items()}
-    intervals = {label: latency.median_ci95_ms for label, latency in known.items()}
+    latencies = {cell.label: cell.latency for cell in contest.cells if cell.latency and cell.latency.median_ms > 0}
+    medians_ms = {label: latency.median_ms for label, latency in latencies.items()}
+    intervals = {label: latency.median_ci95_ms for label, latency in latencies.items()}
     return _Scale("median latency (ms)", medians_ms, 1, intervals=intervals)
 
 

@@ -211,10 +211,10 @@ def _worth(
 
 
 def _over_sizes(row: int, points: Sequence[tuple[float, Ratio | None]]) -> tuple[Shape, ...]:
-    known = sorted((at, ratio) for at, ratio in points if ratio)
-    shapes: list[Shape] = [Line((at, at), ends(ratio.value, ratio.ci95), width=0.9) for at, ratio in known]
-    xs, ys = tuple(at for at, _ in known), tuple(ratio.value for _, ratio in known)
-    shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if known else []
+    ratios = sorted((at, ratio) for at, ratio in points if ratio)
+    shapes: list[Shape] = [Line((at, at), ends(ratio.value, ratio.ci95), width=0.9) for at, ratio in ratios]
+    xs, ys = tuple(at for at, _ in ratios), tuple(ratio.value for _, ratio in ratios)
+    shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if ratios else []
     lost = tuple(sorted(at for at, ratio in points if ratio is None))
     return (*shapes, *([Lost(lost, row)] if lost else []))
 

@@ -54,7 +54,7 @@ def test_a_build_is_eager_by_choice_at_first(hot: Callable[[FakeCompiler], HotMo
         assert not compiled.is_final() and compiled.compilations() == 0
 
 
-def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callable[[FakeCompiler], HotModule]) -> None:
+def test_placement_and_settings_say_how_compiled_code_was_taken_up(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler()
     with hot(compiler) as compiled:
         placement = run_until_final(compiled, compiler)
@@ -63,7 +63,7 @@ def test_placement_and_settings_tell_how_compiled_code_was_taken_up(hot: Callabl
         assert "ms compiled" in placement.evidence[0] and "ms eager" in placement.evidence[0]
         assert compiled.compilations() == 1 and settings["hot_threshold"] == 10
         assert isinstance(settings["switched_at_call"], int) and settings["compile_s"] == 0.05
-        assert settings["optimizer"] == "AdamW", "the settings of the step itself are told too"
+        assert settings["optimizer"] == "AdamW", "the settings of the step itself are reported too"
         assert torch.equal(compiled.outputs()[0], 2 * ROWS + 1)
 
 
@@ -82,7 +82,7 @@ def test_eager_is_a_fallback_where_compiling_failed(hot: Callable[[FakeCompiler]
         assert placement.fallbacks == ["the model: eager; not compiled: LoweringException: no kernel"]
 
 
-def test_a_build_that_is_told_to_be_final_stays_as_it_is(hot: Callable[[FakeCompiler], HotModule]) -> None:
+def test_a_build_that_is_reported_to_be_final_stays_as_it_is(hot: Callable[[FakeCompiler], HotModule]) -> None:
     compiler = FakeCompiler()
     with hot(compiler) as compiled, torch.inference_mode():
         while not compiler.is_running:

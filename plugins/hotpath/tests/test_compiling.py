@@ -70,7 +70,7 @@ def outcome_of(poll: Callable[[], Outcome | None]) -> Outcome:
     return outcome
 
 
-def test_a_failure_in_the_compiling_process_is_told_here(folder: Path) -> None:
+def test_a_failure_in_the_compiling_process_is_reported_here(folder: Path) -> None:
     compiler = InductorBeside()
     job = compiler.start(Call(Unreadable(), (torch.ones(2),), {}, is_training=False), folder)
     assert not compiler.is_free()

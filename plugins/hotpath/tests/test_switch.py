@@ -198,7 +198,7 @@ def test_the_next_run_compiles_anew_where_a_part_is_gone(cache: Path) -> None:
     assert len(next_compiler.started) == 1
 
 
-def test_the_next_run_tries_again_what_a_trial_did_not_tell_apart(cache: Path) -> None:
+def test_the_next_run_tries_again_what_a_trial_did_not_decide(cache: Path) -> None:
     module, now_and_then_slow = Slowly(), FakeCompiler(0.0, 0.0, 3 * EAGER_S, 0.0, 3 * EAGER_S)
     hot = settle(module, now_and_then_slow, cache)
     assert only(hot).runs == "eager" and only(hot).reason.endswith("which shows no lead of 1.03"), only(hot)

@@ -7,7 +7,7 @@
         model(batch)
     print(hot.report())
 
-README.md tells how this library decides and what it costs. Only `bakeoff_hotpath.backend` imports Bakeoff.
+README.md says how this library decides and what it costs. Only `bakeoff_hotpath.backend` imports Bakeoff.
 `HotPathDetector` needs no torch: it counts iterations for a program that records its operations itself.
 """
 

@@ -54,7 +54,7 @@ class Weights:
                 if isinstance(value, torch.Tensor):
                     self._fixed.append((vars(part), name, value))
                     self._versions.append((value, _version_of(value)))
-                elif type(value) in PLAIN and name != "training":  # `modes` tells that, since it may change back
+                elif type(value) in PLAIN and name != "training":  # `modes` holds that, since it may change back
                     self._constants.append((vars(part), name, value))
 
     def _add(self, prefix: str, owner: dict[str, Any], numbers: dict[int, int]) -> None:

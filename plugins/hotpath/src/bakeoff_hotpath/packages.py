@@ -21,7 +21,7 @@ Tensors = list[torch.Tensor]
 def load(folder: Path, account: dict[str, Any], tensors: Tensors) -> Callable[[Tensors], Tensors]:
     """Return the compiled version in `folder` as a function of flat tensors, differentiable if it was compiled so.
 
-    `tensors` are those of a call, and tell the device. Raises FileNotFoundError for a missing package, RuntimeError for
+    `tensors` are those of a call, and show the device. Raises FileNotFoundError for a missing package, RuntimeError for
     one that does not load.
     """
     forward = _function(folder / FORWARD, tensors)

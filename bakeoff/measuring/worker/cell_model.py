@@ -85,24 +85,24 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
     wanted = dtype or precision.dtype_of(cell.precision)
     trained = cell.is_trained
     # What input sets share stays shared: a decoder's caches in float64 fill a device if each set has its own.
-    known: dict[int, Any] = {}
+    copies_by_id: dict[int, Any] = {}
 
     def moved(given: Any) -> Any:
-        if (tensor := known.get(id(given))) is None:
+        if (tensor := copies_by_id.get(id(given))) is None:
             tensor = given.detach().to(cell.device, type_in(given, wanted))
             if is_strided(given) and tensor.stride() != given.stride():  # which are not dense
                 (tensor,) = copied([given.detach()], cell.device, tensor.dtype)
             asks = given.requires_grad or (trained and model.input_gradients)
             tensor = tensor.requires_grad_(asks and (tensor.is_floating_point() or tensor.is_complex()))
             if not trained:
-                known[id(given)] = tensor
+                copies_by_id[id(given)] = tensor
         return tensor
 
     for inputs in () if trained else model.inputs:
         for group in by_memory(inputs.tensors()).values():  # a model that writes into one may read another
-            if len(set(map(id, group))) > 1 and not known.keys() & set(map(id, group)):
+            if len(set(map(id, group))) > 1 and not copies_by_id.keys() & set(map(id, group)):
                 copies = copied(group, cell.device, type_in(group[0], wanted))
-                known.update(zip(map(id, group), copies, strict=True))
+                copies_by_id.update(zip(map(id, group), copies, strict=True))
     return _cast_module(model.module, cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
 
 
