@@ -124,7 +124,7 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
             self._note_comparison(name.strip("_"), args, result)
             if name in HANDING_ON and is_whole(result) and args and is_whole(args[0]) and args[0] in self._places:
                 self._places[result] = self._places[args[0]]
-            if is_sized_by_values(name, args):
+            if is_sized_by_values(name, args) or (keeps_rows(name, args) and given[0] in self._sized_by_values):
                 for tensor in _tensors_in(result):
                     self._sized_by_values[tensor] = True
             has_size = name in SIZE_READS and (name != "__get__" or isinstance(result, torch.Size))
@@ -188,6 +188,12 @@ def is_sized_by_values(name: str, args: Any) -> bool:
     if name == "__getitem__":
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors_in(args[1:]))
     return name in SIZED_BY_VALUES
+
+
+def keeps_rows(name: str, args: Any) -> bool:
+    """Return True if this call returns the tensor that it is given, perhaps in another form, or a column of it."""
+    index = args[1] if name == "__getitem__" else slice(None)
+    return name in HANDING_ON and isinstance(index[0] if isinstance(index, tuple) and index else index, slice)
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

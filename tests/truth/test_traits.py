@@ -711,6 +711,11 @@ def skips_unused_experts(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) if rows.numel() else x
 
 
+def skips_unhit_rows(m: Any, x: torch.Tensor) -> torch.Tensor:
+    rows = (x[:, 0] > 50).nonzero().squeeze(-1).to(torch.int32)
+    return m.linear(x) if rows[:].numel() else x
+
+
 def drops_without_hits(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) if x.masked_select(x > 50).shape[0] > 0 else x
 
@@ -737,6 +742,7 @@ def binds_what_it_checks(m: Any, x: torch.Tensor) -> torch.Tensor:
         (returns_a_count, [], [True]),
         (skips_without_hits, [], [True]),
         (skips_unused_experts, [], [True]),
+        (skips_unhit_rows, [], [True]),
         (drops_without_hits, [], [True]),
         (goes_by_mask, [torch.ones(4, 8).bool()], [True]),
         (goes_by_mask, [torch.zeros(4, 8).bool()], [True]),
