@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -135,7 +136,8 @@ class Callables(Compiled):
         args, kwargs = pytree.tree_unflatten(leaves, form)
         outputs = self._function(*args, **kwargs)
         if self._changes_containers is None:
-            self._changes_containers = pytree.tree_structure((args, kwargs)) != form
+            after, form_after = pytree.tree_flatten((args, kwargs))
+            self._changes_containers = form_after != form or any(map(operator.is_not, after, leaves))
             if not self._changes_containers:
                 self._call = functools.partial(self._function, *args, **kwargs)
         return outputs

@@ -171,7 +171,13 @@ def kept_from_compilers(value: Any) -> Any:
     if type(value).__name__ == "OptimizedModule":
         return value._orig_mod if type(value.dynamo_ctx).__name__ == "DisableContext" else None
     is_kept = isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_disable")
-    return value._torchdynamo_orig_callable if is_kept else None
+    return _given_to_torch(value) if is_kept else None
+
+
+def _given_to_torch(value: Any) -> Any:
+    """Return what `torch.compile` or `torch.compiler.disable` wrapped, or None, as for a function around such a one."""
+    original = getattr(value, "_torchdynamo_orig_callable", None)
+    return original if getattr(value, "__wrapped__", original) is original else None  # as functools.wraps copies both
 
 
 def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
@@ -198,7 +204,7 @@ def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
 
 def _uncompiled(value: Any) -> Any:
     is_compiled = callable(value) and kept_from_compilers(value) is None
-    return getattr(value, "_torchdynamo_orig_callable", None) if is_compiled else None
+    return _given_to_torch(value) if is_compiled else None
 
 
 def _has_quantised_weights(part: nn.Module) -> bool:

@@ -263,8 +263,8 @@ class ErrorSpread:
         if only_parts:
             return self._with(torch.maximum, limited)
         # small values may be lost beside larger ones
-        octaves = perturbed.octaves.without_chance(rounding_limits.MAX_PERTURBED_SHARE)
-        return self.or_larger(replace(limited, octaves=octaves, largest=min(perturbed.largest, most.largest)))
+        largest = min(perturbed.largest, most.largest)
+        return self.or_larger(replace(limited, octaves=perturbed.octaves, largest=largest))
 
 
 class EagerErrors(NamedTuple):

@@ -86,13 +86,6 @@ class EagerOctaves(NamedTuple):
         logs = self.counts * (squares / self.counts).log2().div(2).nan_to_num(0.0)
         return self._replace(eager_squares=squares, eager_logs=logs)
 
-    def without_chance(self, share: float) -> EagerOctaves:
-        """Return the same with the RMSE as the usual error in each octave where it is more than this share of the size.
-        Values that are lost may still be exact by chance."""
-        logs = self.counts * (self.eager_squares / self.counts).log2().div(2)
-        is_lost = self.eager_squares > share**2 * self.reference_squares
-        return self._replace(eager_logs=torch.where(is_lost, logs, self.eager_logs))
-
     @property
     def eager(self) -> torch.Tensor:
         return torch.stack([self.eager_squares, self.eager_logs, self.counts, self.eager_inexact])

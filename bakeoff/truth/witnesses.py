@@ -127,7 +127,7 @@ class RoundingNoise(OperatorWatch):
             return self.moved(found) if func.overloadpacket in STEPS else found
         if func.overloadpacket in ROUNDED_BEFORE:
             found = func(*(self.moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
-        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None:
+        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None and is_rounded(found):
             others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
@@ -168,7 +168,7 @@ class RoundingNoise(OperatorWatch):
         return drawn[start : start + count].view(tensor.shape)
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.element_size() < 2:
+        if not is_rounded(tensor):
             return tensor
         epsilon = torch.finfo(tensor.dtype).eps
         if not _are_small(tensor, epsilon):
@@ -178,6 +178,10 @@ class RoundingNoise(OperatorWatch):
         moved = torch.addcmul(tensor, by, tensor, value=self._roundings * epsilon)
         # below the smallest normal number, roundings do not become smaller
         return moved.add_(by, alpha=self._roundings * epsilon * torch.finfo(tensor.dtype).smallest_normal)
+
+
+def is_rounded(tensor: torch.Tensor) -> bool:
+    return is_cast(tensor) and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _exact_below(epsilon: float) -> float:
@@ -405,15 +409,15 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         return tensor + tensor * by * torch.finfo(tensor.dtype).eps
 
     def moved_input(tensor: torch.Tensor) -> torch.Tensor:
-        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_rounded(tensor) else tensor
+        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if has_rounding(tensor) else tensor
 
-    def is_rounded(tensor: torch.Tensor) -> bool:
+    def has_rounding(tensor: torch.Tensor) -> bool:
         return is_cast(tensor) or tensor.is_complex()
 
     # Every operation of eager rounds once, as this does, so the outputs' change is an estimate of its error.
     with torch.no_grad():
         for weight in module.parameters():
-            if is_rounded(weight):
+            if has_rounding(weight):
                 weight.copy_(moved(weight))
         return tuple(inputs.map(moved_input) for inputs in sets)
 

@@ -1,5 +1,6 @@
 """`bakeoff.compare` takes what the command line takes, and a live module as it is, and measures in another process."""
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -557,6 +558,20 @@ def test_what_the_user_kept_from_compilers_stays_so(taken: Take) -> None:
     assert completed(loaded, 0).unwrapped == loaded.unwrapped == ()
     assert torch.equal(loaded.module(inputs), module(inputs))
     assert type(loaded.module).forward._torchdynamo_disable and type(loaded.module.part) is not nn.Linear
+
+
+def test_a_function_around_one_that_is_kept_from_compilers_comes_whole(taken: Take) -> None:
+    plain = torch.compiler.disable(lambda x: 2 * x)
+
+    class Around(nn.Linear):
+        @functools.wraps(plain)
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(plain(x))
+
+        skipped = torch._dynamo.decorators.skip(lambda self: 0)  # type: ignore[attr-defined]
+
+    inputs, module = torch.randn(1, 8), Around(8, 8)
+    assert torch.equal(taken(module, inputs).module(inputs), module(inputs))
 
 
 def test_scripted_part_comes_along(taken: Take) -> None:

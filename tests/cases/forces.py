@@ -20,3 +20,10 @@ class Potential(nn.Module):
 
 def factory(atoms: int = 12):
     return Potential(), torch.randn(atoms, 3)
+
+
+def mixed(atoms: int = 12):
+    """One weight is in float64. Right: it is no reason to refuse gradients in forward."""
+    potential = Potential()
+    potential.cutoff = nn.Parameter(torch.tensor(5.0, dtype=torch.float64))
+    return potential, torch.randn(atoms, 3)

@@ -253,6 +253,20 @@ def test_a_build_reads_what_came_from_the_host_wherever_it_reads_it(build, wrapp
     assert torch.equal(called.answers[0], 2 * (GIVEN.args[0] + GIVEN.args[1]))
 
 
+def halve(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    batch["x"] = batch["x"] / 2
+    return batch["x"]
+
+
+@pytest.mark.parametrize("function", [halve, lambda batch: batch.pop("x") / 2])
+def test_each_call_sees_the_values_that_were_bound(function: Callable[..., object]) -> None:
+    called = Callables(function)
+    called.bind(Inputs(({"x": torch.ones(1)},)))
+    for _ in range(3):
+        called.run()
+        assert float(called.outputs()[0]) == 0.5
+
+
 def request(**fields: object) -> Request:
     return Request(**{"models": ("mlp",), "backends": ("eager",), "inputs_from": "pinned", **fields})
 

@@ -539,8 +539,9 @@ def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)
 
 
-def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path) -> None:
-    job = ComputeReference(cell=case("forces.py:factory"), reference=folder / "outputs.pt")
+@pytest.mark.parametrize("factory", ["factory", "mixed"])
+def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path, factory: str) -> None:
+    job = ComputeReference(cell=case(f"forces.py:{factory}"), reference=folder / "outputs.pt")
     found = reference.compute(job, folder, folder)
     assert found.traits is not None and found.traits.needs_autograd
     known = Reference.load(folder / "outputs.pt")

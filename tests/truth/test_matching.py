@@ -26,7 +26,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, PREFILL, Accuracy, Cell
 from bakeoff.truth.accuracy import Outputs, check
 from bakeoff.truth.calls import are_alike, thinned
-from bakeoff.truth.errors import errors_of_eager
+from bakeoff.truth.errors import errors_of_eager, yardsticks
 from bakeoff.truth.generating import Greedy, WithCaches, compare, generate, steps_in_place
 from bakeoff.truth.reference import Reference
 from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, use_plain_experts
@@ -459,6 +459,30 @@ def test_noise_rounds_what_an_operator_adds_up_inside_and_leaves_the_range(seed:
     assert 1e-5 < distances.diag().max() < 1e-2
     assert shares.max() <= 1 and (shares < 1).any() and (shares > 1 - 1e-6).all()
     assert len(tiny.unique()) > 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_noise_leaves_complex_and_nested_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.strided)
+    values = torch.full((3,), 0.3 + 0.2j)
+    with torch.inference_mode(), RoundingNoise(0):
+        tanh, doubled = values.tanh(), nested * 2
+    assert torch.equal(tanh, values.tanh()) and torch.equal(doubled[0], torch.full((3,), 2.0))
+
+
+def test_a_fault_in_small_values_is_found_where_a_few_of_them_are_lost_to_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    terms, are_large = (torch.randn(512, 32, generator=generator) for _ in range(2))
+    terms = torch.where(are_large > 0.5, terms, 0.01 * terms)
+    offset = 1e5 * (torch.rand(512, 32, generator=generator) < 0.06)
+    with RoundingNoise(0) as noise:
+        moved = [((offset + noise.moved(terms)) - offset,)]
+    exact, eager = [(terms.double(),)], [((offset + terms) - offset,)]
+    errors = yardsticks(eager, exact, False).or_perturbed(yardsticks(moved, exact, True), only_parts=False)
+    known = Reference(tuple(exact), *errors)
+    assert check(eager, known, Precision.FP32).passed
+    wrong = torch.where(are_large > 0.5, eager[0][0], 1.3 * eager[0][0])
+    assert not check([(wrong,)], known, Precision.FP32).passed
 
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(4, 8), nn.LayerNorm((16, 16)), nn.InstanceNorm2d(8, affine=True)])

@@ -79,8 +79,9 @@ def that_answers(subject: Subject) -> Subject | None:
         return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
 
     as_it_came = replace(changed(False), traits=NO_TRAITS.model_copy(update={"forms": (KEEPS_TYPES,)}))
-    if subject.cell.precision is Precision.FP32 and mixes_types(subject.load().module):
-        return as_it_came if first_set_that_fails(as_it_came) is None else None
+    mixes = subject.cell.precision is Precision.FP32 and mixes_types(subject.load().module)
+    if mixes and first_set_that_fails(as_it_came) is None:
+        return as_it_came
     others = [changed(needs_autograd, kind) for needs_autograd in (False, True) for kind in MILDER_SETS]
     failing = first_set_that_fails(with_autograd := changed(True))
     if not failing:
@@ -254,7 +255,8 @@ def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, .
         return ()
     if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
         return ()
-    return subject.noisy() + (() if precision.is_16_bit else subject.noisy(STRONG_NOISE))
+    weak = subject.noisy()
+    return weak + subject.noisy(STRONG_NOISE) if weak and not precision.is_16_bit else weak
 
 
 def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
