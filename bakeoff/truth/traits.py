@@ -24,6 +24,7 @@ from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.input_sets import by_memory, is_strided, memory_of
 from bakeoff.records.errors import first_line
 from bakeoff.records.traits import ModelTraits, NotFinite, OneAnswer, Recall
+from bakeoff.truth import distribution
 from bakeoff.truth.calls import (
     FIRST_SEED,
     OTHER_SEED,
@@ -52,7 +53,8 @@ SEEDS_TRIED = 4
 """An output of a random model that is the same with so many seeds does not vary."""
 
 SEEDS_FOR_BRANCHES = 32
-"""A model that draws numbers is tried with so many seeds: it may compare them, and skip a layer in one call in ten."""
+"""A model that draws numbers is tried with so many seeds, or fewer if it is slow: it may compare the numbers, and skip
+a layer in one call in ten."""
 
 HOUR_S, DAY_S, MONTH_S = 3_600.0, 86_400.0, 2_629_746.0
 
@@ -239,7 +241,9 @@ def _told_apart(
 
 
 def _varies(stage: ReplayableModule, inputs: Inputs, first: Outputs, seeds: Iterable[int]) -> bool:
-    return any(not are_alike(first, stage.answer(inputs, seed)) for seed in seeds)
+    ends_s = time.monotonic() + distribution.MAX_SECONDS
+    in_time = (seed for number, seed in enumerate(seeds) if number < SEEDS_TRIED or time.monotonic() < ends_s)
+    return any(not are_alike(first, stage.answer(inputs, seed)) for seed in in_time)
 
 
 def _varying(first: Outputs, again: Callable[[int], Outputs]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from bakeoff.truth.matching import match
 from bakeoff.truth.module_state import ModuleState
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import CLOCK
-from bakeoff.truth.traits import UNNAMED, inputs_without_effect, leaves_more_behind, understand
+from bakeoff.truth.traits import UNNAMED, ReplayableModule, inputs_without_effect, leaves_more_behind, understand
 from bakeoff.truth.witnesses import FillUnwritten
 
 Forward = Callable[["Model", torch.Tensor], torch.Tensor]
@@ -122,6 +122,23 @@ NOTES.generator = torch.Generator().manual_seed(1)  # type: ignore[attr-defined]
 def test_a_random_model_repeats_with_the_seed(forward: Forward) -> None:
     found = traits_of(forward)
     assert (found.is_random, found.repeats_with_seed, found.state) == (True, True, ())
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(0.0, 4), (60.0, 32)])
+def test_a_slow_model_that_draws_numbers_in_vain_is_tried_with_fewer_seeds(
+    seconds: float, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    answer = ReplayableModule.answer
+
+    def noting(stage: ReplayableModule, given: Inputs, seed: int) -> Any:
+        seeds.append(seed)
+        return answer(stage, given, seed)
+
+    monkeypatch.setattr(ReplayableModule, "answer", noting)
+    monkeypatch.setattr("bakeoff.truth.distribution.MAX_SECONDS", seconds)
+    assert not traits_of(lambda m, x: m.linear(x) if random.random() < 1 else x).is_random
+    assert len(set(seeds)) == tried
 
 
 @pytest.mark.parametrize(
