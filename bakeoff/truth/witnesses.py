@@ -260,7 +260,9 @@ def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torc
 
 
 def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
-    given, weight, *_, epsilon, _ = args
+    given, weight, *_, uses_inputs, _, epsilon, _ = args
+    if not uses_inputs:  # but the means of training
+        return noise.moved(found)
     return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
 
 

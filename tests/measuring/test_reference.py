@@ -531,6 +531,16 @@ def test_a_call_of_eager_on_a_gpu_has_a_rough_time(folder: Path) -> None:
     assert 0 < found.eager_call.host_ms <= found.eager_call.call_ms < 1000
 
 
+def test_strong_noise_is_no_witness_where_the_model_fails_with_weak_noise(folder: Path) -> None:
+    known = Subject(cell_of("fp32"), folder, folder)
+    eager = run_eager(*cell_model.move_to_device(known.load(), known.cell))
+    may_jump = eager_answers.AsItIs(known.traits, eager, len(eager), may_jump=True)
+    known.runs_with_noise = {1: (eager, eager), 16: (eager, eager)}
+    assert len(reference.rounded_otherwise(known, may_jump)) == 4
+    known.runs_with_noise[1] = ()
+    assert reference.rounded_otherwise(known, may_jump) == ()
+
+
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     known = Subject(cell_of("fp32"), folder, folder)
     eager = run_eager(*cell_model.move_to_device(known.load(), known.cell))[0]

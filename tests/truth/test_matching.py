@@ -495,6 +495,13 @@ def test_noise_rounds_the_mean_of_equal_values(norm: nn.Module) -> None:
     assert change[0, :2].min() > 1e-5 and change[1].max() < 1e-5
 
 
+def test_noise_leaves_the_means_of_training() -> None:
+    norm, image = nn.InstanceNorm2d(8, track_running_stats=True).eval(), torch.full((2, 8, 16, 16), 0.7)
+    with torch.inference_mode(), RoundingNoise(0):
+        moved = norm(image)
+    torch.testing.assert_close(moved, norm(image), rtol=1e-6, atol=0)
+
+
 ROWS, WIDTH = 6, 3
 
 
