@@ -280,7 +280,7 @@ class EagerErrors(NamedTuple):
 
     def or_perturbed(self, perturbed: EagerErrors, only_parts: bool = True) -> EagerErrors:
         """Return the same with the larger error on the whole, up to a share of the size, and in each part, where the
-        others are those of a perturbed model. It moves `only_parts` where something may jump."""
+        others are those of a perturbed model. `only_parts` is for models in which something may jump."""
         parts = tuple(
             own.or_perturbed(other, only_parts) for own, other in zip(self.spread, perturbed.spread, strict=True)
         )

@@ -228,7 +228,7 @@ def _with_rounded_sums(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, 
 
 
 def _with_rounded_squares(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
-    """Round the squares of which a distance is what is left: that of a point to itself need not be 0."""
+    """Round the squares that a distance is the difference of: that of a point to itself need not be 0."""
     first, second, *power = args
     if power[:1] not in ([], [2.0]) or not found.numel():
         return found
@@ -243,7 +243,7 @@ def _below_one(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor)
 
 
 def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
-    """Round the means of a normalisation as the sums that they come from: of equal values nothing else is left."""
+    """Round the means of a normalisation as the sums that they come from. They decide what equal values become."""
     given, of, weight, _, epsilon, *_ = args
     if given.dtype is torch.float32 and given.numel():
         is_of_groups = isinstance(of, int)
@@ -261,7 +261,7 @@ def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torc
 
 def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
     given, weight, *_, uses_inputs, _, epsilon, _ = args
-    if not uses_inputs:  # but the means of training
+    if not uses_inputs:  # the means are those of training
         return noise.moved(found)
     return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
 
@@ -280,17 +280,11 @@ ROUNDED_BEFORE = frozenset(
     *(aten._linalg_solve_ex, aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet, aten.linalg_lu),
     *(aten.linalg_lu_factor, aten.linalg_cholesky, aten.linalg_cholesky_ex, aten.linalg_lstsq, aten.linalg_matrix_exp),
     *(aten.linalg_solve_triangular, aten.cholesky_solve, aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig),
-    *(
-        aten.linalg_eigvalsh,
-        aten.linalg_eigvals,
-        aten.linalg_qr,
-        aten.linalg_svd,
-        aten._linalg_svd,
-        aten.linalg_svdvals,
-    ),
+    *(aten.linalg_eigvalsh, aten.linalg_eigvals, aten.linalg_qr),
+    *(aten.linalg_svd, aten._linalg_svd, aten.linalg_svdvals),
     *(aten.floor_divide, aten.remainder, aten.fmod),
 }
-"""Operators whose roundings are like ones of what they are given: solvers, by backward error, and divisions."""
+"""Operators that round as if their inputs were rounded: solvers (backward error), and divisions."""
 
 RUNS_WITH_NOISE = 2
 """So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
@@ -311,7 +305,7 @@ SELECTING = (
     }
     | (CHOOSING - ONLY_INDICES)
 )
-"""Operators whose values are among those that they are given, or exact, so that each library has the same."""
+"""Operators that return values that they were given, or exact ones, so that each library returns the same."""
 
 STEPS = frozenset({aten.linspace, aten.logspace, aten.arange})
 """Operators that make values of no tensor, and round them."""

@@ -325,6 +325,9 @@ def test_the_first_cause_of_a_chain_is_reported_once() -> None:
     assert explain(chained("no build: disk is full", cause))[1].text == "RuntimeError: no build: disk is full"
     guard = "Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1))."
     assert "because of" not in explain(chained(f"Failed to export: {guard}", ValueError(guard)))[1].text
+    noted = RuntimeError("no build")
+    noted.add_note("the model came in float64\nline after line of a compiler")
+    assert explain(noted)[1].text == "RuntimeError: no build: the model came in float64"
 
 
 @pytest.mark.parametrize(

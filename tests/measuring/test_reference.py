@@ -565,3 +565,16 @@ def test_what_no_float32_can_hold_is_expected_as_eager_gives_it() -> None:
     assert values.tolist() == [1.0, eager[0][0][1].item(), float("inf")] and indices is exact[0][1]
     usual = ((torch.tensor([1.0], dtype=torch.float64),),)
     assert within_float32(usual, [(torch.tensor([2.0]),)]) is usual
+
+
+def test_a_noisy_run_that_fails_is_not_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def refuse(*_: object, **__: object) -> None:
+        runs.append("run")
+        raise ValueError("beyond its range")
+
+    monkeypatch.setattr("bakeoff.measuring.worker.subject.run_eager", refuse)
+    known = Subject(cell_of("fp32"), folder, folder)
+    assert known.noisy() == known.noisy() == ()
+    assert runs == ["run"]

@@ -1,4 +1,4 @@
-"""What is found of eager in the cell's precision: its answers, the model's traits, and the work of a call."""
+"""What eager shows in the cell's precision: its answers, the model's traits, and the work of a call."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class AsItIs:
 
 
 def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bool = False) -> AsItIs:
-    """Return what is found of eager in the cell's precision. The model's traits go into `subject`, and the input sets
-    into the file `inputs`. This comes first: what fails here is the model itself."""
+    """Return what eager shows in the cell's precision. The model's traits go into `subject`, and the input sets into
+    the file `inputs`. This comes first: what fails here is the model itself."""
     cell = subject.cell
     model = subject.load()
     before = global_settings.read()
@@ -149,7 +149,7 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
 def _inference(
     subject: Subject, model: LoadedModel, module: torch.nn.Module, sets: tuple[Inputs, ...], understood: Understood
 ) -> AsItIs:
-    """Return what is found of eager in inference. The fingerprint is that of what it calls."""
+    """Return what eager shows in inference. The fingerprint is that of what it calls."""
     cell, traits, answer = subject.cell, understood.traits, understood.answer
     calls = AlikeCalls(module, traits)
 
@@ -229,7 +229,7 @@ def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: Al
     fails then, as where it asserts that inputs are at most 1."""
     noise = RoundingNoise(0)
 
-    def moved(tensor: torch.Tensor) -> torch.Tensor:  # but for whole numbers, such as those of a mask
+    def moved(tensor: torch.Tensor) -> torch.Tensor:  # whole numbers stay, such as those of a mask
         return noise.moved(tensor.detach()).requires_grad_(tensor.requires_grad)
 
     try:

@@ -63,7 +63,7 @@ def compute(
         if job.cell.task != INFERENCE or subject.phase != "call":
             raise
         if (other := that_answers(subject)) is None:
-            for form in subject.forms:  # such as weights in float64, which the cell casts, and the code does not
+            for form in subject.forms:  # a cell casts weights in float64, for example, and the model's code does not
                 error.add_note(f"the model {form}")
             subject.announce("call")
             raise
@@ -222,7 +222,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         exact = nothing(f"{far_off}, and not by rounding")
     elif far_off and not cell.precision.is_16_bit:  # which rounds as coarsely itself
         lost = far_from_float64(*answers, MAX_ROUNDING)
-        if lost and as_is.may_jump:  # as to another sign, beside which eager can be compared with
+        if lost and as_is.may_jump:  # to another sign, for example: then builds are compared with eager
             exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
     subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
     if exact.outputs is not None:

@@ -129,17 +129,18 @@ class Subject:
             return ()
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
-        """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings."""
+        """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings, or
+        nothing if a run fails: a model may refuse what is just beyond its range."""
         if roundings not in self.runs_with_noise:
             module, sets = move_to_device(self.load(), self.cell)
             runs = []
-            for seed in range(RUNS_WITH_NOISE):
-                try:
+            try:
+                for seed in range(RUNS_WITH_NOISE):
                     with RoundingNoise(seed, roundings):
                         runs.append(run_eager(module, sets, traits=self.traits))
-                except Exception:  # a model may refuse what is just beyond its range
-                    traceback.print_exc()
-                    return ()
+            except Exception:
+                traceback.print_exc()
+                runs.clear()
             self.runs_with_noise[roundings] = tuple(runs)
         return self.runs_with_noise[roundings]
 

@@ -252,7 +252,7 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
         failure = failure_of(type(error).__name__, str(error))
         if says_nothing(failure) and (where := raised_at(error)):
             failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
-        notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
+        notes = "".join(f": {first_line(note)}" for note in getattr(error, "__notes__", ()))
         text = f"{failure.text}{_cause_of(error, failure)}{notes}"[:MAX_REASON_CHARACTERS]
         failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
