@@ -29,7 +29,7 @@ from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.traits import Access
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.11.0"
+SCHEMA_VERSION = "3.12.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

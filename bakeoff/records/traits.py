@@ -144,9 +144,6 @@ MILDER_SETS = {
 """What input sets have for a model that raises for the usual ones, the most varied ones first."""
 
 
-KEEPS_TYPES = "casts between the types of its weights itself: these stay as they came, and fp32 is the type of all else"
-
-
 class ModelTraits(Frozen):
     """What a model does that matters where its answers are compared or its calls are timed.
 
@@ -178,6 +175,7 @@ class ModelTraits(Frozen):
     writes_in_any_order: bool = False  # several values to one place, as `x[index] = y` does for equal indices
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
+    keeps_types: bool = False  # its weights stay in the types that they came in, between which its code casts
     needs_autograd: bool = False  # its calls fail in inference mode, and not where gradients are off
     fast_path: FastPath | None = None  # if it matters to what eager answers
     settings: tuple[Setting, ...] = ()
@@ -195,10 +193,6 @@ class ModelTraits(Frozen):
     def begins_alike(self) -> bool:
         """True if calls can be compared without restoring a state, setting a seed or stopping the clock."""
         return not (self.is_random or self.state or self.clock_s is not None)
-
-    @property
-    def keeps_types(self) -> bool:
-        return KEEPS_TYPES in self.forms
 
 
 NO_TRAITS = ModelTraits()

@@ -30,6 +30,8 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.unwrapped:
         yield f"came wrapped in {listed(traits.unwrapped)}, which was removed: eager is eager"
     yield from traits.forms
+    if traits.keeps_types:
+        yield "casts between the types of its weights itself: these stay as they came, and fp32 is the type of all else"
     if traits.autocasts:
         yield (
             f"computes in {listed(traits.autocasts)} by its own autocast, also in cells of another precision: that is "

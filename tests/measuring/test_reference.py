@@ -578,3 +578,29 @@ def test_a_noisy_run_that_fails_is_not_run_again(folder: Path, monkeypatch: pyte
     known = Subject(cell_of("fp32"), folder, folder)
     assert known.noisy() == known.noisy() == ()
     assert runs == ["run"]
+
+
+def test_types_that_stay_are_not_called_cast_and_other_remarks_stay(folder: Path) -> None:
+    (folder / "mixed.py").write_text(MIXED)
+    cell = Cell(model="mixed.py:factory", backend="eager")
+    found = reference.compute(ComputeReference(cell=cell, reference=folder / "outputs.pt"), folder, folder)
+    assert found.traits is not None and found.traits.keeps_types
+    (form,) = found.traits.forms
+    assert "training mode" in form
+
+
+MIXED = """
+import torch
+from torch import nn
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.last = nn.Linear(8, 8).half(), nn.Dropout(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(self.dropout(self.first(x.half()).float()))
+
+def factory():
+    return Mixed().train(), torch.randn(4, 8)
+"""

@@ -27,10 +27,11 @@ from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
 from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS, is_strided
+from bakeoff.models.unwrapping import form_by_types
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Work
-from bakeoff.records.traits import KEEPS_TYPES, NO_TRAITS, ModelTraits
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth import distribution, global_settings, rounding_limits
 from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
@@ -130,10 +131,13 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     if cell.task != INFERENCE:
         work, uncounted = count_work(model, module, sets, cell.precision, training)
         found = replace(found, work=work, uncounted=uncounted)
-    forms = (KEEPS_TYPES,) if subject.traits.keeps_types else model.forms
+    keeps_types = subject.traits.keeps_types
+    untrue = form_by_types(model.module) if keeps_types else ()  # that weights are cast
+    forms = [form for form in model.forms if form not in untrue]
     changed = {each.name: each for each in (*subject.changed_by_loading, *global_settings.changed_since(before))}
     subject.traits = found.traits.model_copy(
         update={
+            "keeps_types": keeps_types,
             "needs_autograd": subject.needs_autograd,
             "settings": tuple(changed.values()),
             "threads": torch.get_num_threads(),

@@ -23,7 +23,7 @@ from bakeoff.measuring.worker.subject import Exact, OutputsIn, Subject, outputs_
 from bakeoff.models.unwrapping import mixes_types
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
-from bakeoff.records.traits import KEEPS_TYPES, MILDER_SETS, NO_TRAITS, FastPath
+from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath
 from bakeoff.truth import accuracy, kept_reference
 from bakeoff.truth.calls import Outputs, call, copied
 from bakeoff.truth.errors import (
@@ -78,7 +78,7 @@ def that_answers(subject: Subject) -> Subject | None:
         traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
         return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
 
-    as_it_came = replace(changed(False), traits=NO_TRAITS.model_copy(update={"forms": (KEEPS_TYPES,)}))
+    as_it_came = replace(changed(False), traits=NO_TRAITS.model_copy(update={"keeps_types": True}))
     mixes = subject.cell.precision is Precision.FP32 and mixes_types(subject.load().module)
     if mixes and first_set_that_fails(as_it_came) is None:
         return as_it_came
