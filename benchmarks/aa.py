@@ -433,6 +433,8 @@ def outcomes_of(trial: Mapping[str, Any]) -> dict[str, Outcome]:
     if "gap" in trial:
         wrong = trial["gap"] > USUAL_MARGIN
         return {"equal": Outcome(wrong, not wrong, trial["took_s"], 1)}
+    if trial.get("not_ranked"):
+        return {}  # a copy, or one of the others, failed
     if "first" in trial:
         wrong = trial["is_wrong"]
         return {"equal": Outcome(wrong, not wrong and not trial["is_open"], trial["took_s"], trial["processes"])}

@@ -35,7 +35,7 @@ from bakeoff.records.conditions import Conditions
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record
+from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
 from bakeoff.reports.tables import Column, Table
@@ -165,7 +165,9 @@ def trial_of(
     planted: Sequence[float],
     max_processes: int = MAX_PROCESSES,
 ) -> SelfcheckTrial:
-    """Measure a contest of two copies until it is decided for each planted slowdown of the second one."""
+    """Measure a contest of two copies until it is decided for each planted slowdown of the second one.
+
+    Raises BakeoffError if a copy fails: the other one would win without a rival."""
     begun = time.monotonic()
     ends_s: list[float] = []
 
@@ -180,6 +182,9 @@ def trial_of(
         records = measured(launchers, request, contest, folder, reference, Silent(), plan, undecided_for_any)
     first = next(record for record in records if record.cell.backend == name)
     again = next(record for record in records if record.cell.backend != name)
+    for record in (first, again):
+        if record.status is not Status.OK:
+            raise BakeoffError(f"{record.cell.label} failed ({record.status}), so nothing is compared: {record.reason}")
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes) for factor in planted)
     return SelfcheckTrial(answers=answers, records=(first, again))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
 from bakeoff.planning.values import Duration
 from bakeoff.records.conditions import Conditions
-from bakeoff.records.errors import UsageError
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Interval, Memory, Ratio, Record, Report, Status
 from bakeoff.records.store import FirstBuild, Store
 from bakeoff.reports import terminal
@@ -539,6 +540,14 @@ def test_a_summary_counts_winners_and_bounds_their_rate() -> None:
 def test_no_winner_in_100_trials_bounds_the_rate_by_three_per_cent() -> None:
     (equal,) = selfcheck.summarise_trials("mlp", "default", [[trial_answer(1.0, None)]] * 100)
     assert equal.upper == pytest.approx(1 - 0.05 ** (1 / 100))
+
+
+def test_a_copy_that_fails_makes_no_winner_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = EQUAL[0].model_copy(update={"status": Status.ERROR, "reason": "no module"})
+    monkeypatch.setattr(selfcheck, "Launchers", MagicMock())
+    monkeypatch.setattr(selfcheck, "measured", lambda *_, **__: [failed, EQUAL[1]])
+    with pytest.raises(BakeoffError, match=r"eager failed \(error\), so nothing is compared: no module"):
+        next(selfcheck.run("mlp", "cpu", "default", 1))
 
 
 @pytest.mark.slow
