@@ -18,6 +18,8 @@ from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
 from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome, blocks_of
 from bakeoff.measuring.controller import launcher
+from bakeoff.measuring.messages import TryImport
+from bakeoff.measuring.probes import why_not
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
@@ -291,7 +293,7 @@ def test_a_backend_that_does_not_load_has_no_libraries() -> None:
 )
 def test_whether_a_library_imports_is_tried_in_a_child(module: str, said: str) -> None:
     with launcher.create_launcher("auto") as starter:
-        reason = facts.import_error(module, starter)
+        reason = why_not(starter, TryImport(module=module))
     assert said in reason and bool(said) == bool(reason)
 
 
