@@ -155,30 +155,22 @@ CAUSE = Finding(
 
 
 @pytest.mark.parametrize(
-    ("backend", "device", "before", "after", "remedy"),
+    ("trap", "backend", "device", "before", "after", "remedy"),
     [
-        ("onnx", "cuda:1", Outcome.ABSENT, Outcome.FAIL, "remove one"),
-        ("onnx", "cuda", Outcome.FAIL, Outcome.FAIL, "remove one"),
-        ("onnx", "cuda", Outcome.PASS, Outcome.PASS, "ask"),
-        ("onnx", "cpu", Outcome.ABSENT, Outcome.ABSENT, "ask"),
-        ("eager", "cuda", Outcome.FAIL, Outcome.FAIL, "ask"),
+        ({}, "onnx", "cuda:1", Outcome.ABSENT, Outcome.FAIL, "remove one"),
+        ({}, "onnx", "cuda", Outcome.FAIL, Outcome.FAIL, "remove one"),
+        ({}, "onnx", "cuda", Outcome.PASS, Outcome.PASS, "ask"),
+        ({}, "onnx", "cpu", Outcome.ABSENT, Outcome.ABSENT, "ask"),
+        ({}, "eager", "cuda", Outcome.FAIL, Outcome.FAIL, "ask"),
+        ({"backends": []}, "eager", "cuda", Outcome.ABSENT, Outcome.FAIL, "remove one"),  # it is the device's
+        ({"weight": Weight.WARNING}, "onnx", "cuda", Outcome.ABSENT, Outcome.ABSENT, "ask"),
     ],
 )
 def test_a_trap_explains_what_it_keeps_from_working(
-    backend: str, device: str, before: Outcome, after: Outcome, remedy: str
+    trap: dict[str, object], backend: str, device: str, before: Outcome, after: Outcome, remedy: str
 ) -> None:
-    found = examine.explained(trial(backend, device, before), [CAUSE])
+    found = examine.explained(trial(backend, device, before), [CAUSE.model_copy(update=trap)])
     assert (found.outcome, found.remedy) == (after, remedy)
-
-
-def test_a_warning_explains_nothing() -> None:
-    warning = CAUSE.model_copy(update={"weight": Weight.WARNING})
-    assert examine.explained(trial("onnx", "cuda", Outcome.ABSENT), [warning]).outcome is Outcome.ABSENT
-
-
-def test_a_trap_of_a_device_keeps_every_backend_from_it() -> None:
-    no_cuda = CAUSE.model_copy(update={"backends": []})
-    assert examine.explained(trial("eager", "cuda", Outcome.ABSENT), [no_cuda]).outcome is Outcome.FAIL
 
 
 KNOWN = {
