@@ -33,18 +33,8 @@ def failure_of(kind: str, message: str) -> Failure:
     text = re.sub(r"(?:/var)?/tmp/(?:[^\s'\":,;)]+/)*", "", visible(message).strip())
     if match := re.search(r"## Exception summary\s+<class '[\w.]*?(\w+)'>: (.*)", text, re.DOTALL):
         kind, text = match[1], match[2].strip()
-    for explain in (
-        _of_a_kind_of_tensor,
-        _of_a_changed_constant,
-        _of_a_graph,
-        _of_operators,
-        _of_a_branch,
-        _of_torchscript,
-        _of_a_compiler,
-        _of_a_lowering,
-    ):
-        if failure := explain(kind, text):
-            return failure
+    if failure := _of_a_known_message(kind, text):
+        return failure
     line, place = _source_line(text)
     raised = re.findall(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", text, re.MULTILINE)
     sentence = ": ".join(filter(None, [kind, _short_message(text).rstrip(": "), line]))
@@ -75,34 +65,32 @@ _KINDS_OF_TENSORS = {
 }
 """What torch says of tensors and sizes that are not plain, with the name and the text of the failure."""
 
-
-def _of_a_kind_of_tensor(kind: str, text: str) -> Failure | None:
-    for words, (name, sentence) in _KINDS_OF_TENSORS.items():
-        if words in text:
-            return Failure(kind=name, text=sentence)
-    return None
-
-
 _CHANGED_CONSTANT = re.compile(
     r"Constant (?:module\.)?(\S+) is mutated in the forward|mutating a non-functional tensor with a functional tensor"
 )
+"""Torch.export says it by an internal assertion, and its decompositions by the name of the tensor."""
 
 
-def _of_a_changed_constant(kind: str, text: str) -> Failure | None:
-    """Torch.export says it by an internal assertion, and its decompositions by the name of the tensor."""
-    if not (match := _CHANGED_CONSTANT.search(text)):
-        return None
-    which = f"'{match[1]}'" if match[1] else "a tensor that the module holds"
-    sentence = f"torch.export: forward changes {which}, which is no buffer: register it with register_buffer"
-    return Failure(kind="changed constant", text=sentence)
-
-
-def _of_a_graph(kind: str, text: str) -> Failure | None:
-    """ONNX Runtime says which file it could not load before it says why."""
-    if not (match := re.match(r"^.*?\bLoad model from .+? failed:\s*(.+)$", text, re.DOTALL)):
-        return None
-    cause = " ".join(line.strip() for line in match[1].splitlines())
-    return Failure(kind=kind, text=f"ONNX Runtime does not take the graph: {without_full_stop(cause)}")
+def _of_a_known_message(kind: str, text: str) -> Failure | None:
+    for words, (name, sentence) in _KINDS_OF_TENSORS.items():
+        if words in text:
+            return Failure(kind=name, text=sentence)
+    if match := _CHANGED_CONSTANT.search(text):
+        which = f"'{match[1]}'" if match[1] else "a tensor that the module holds"
+        sentence = f"torch.export: forward changes {which}, which is no buffer: register it with register_buffer"
+        return Failure(kind="changed constant", text=sentence)
+    if match := re.match(r"^.*?\bLoad model from .+? failed:\s*(.+)$", text, re.DOTALL):
+        cause = " ".join(line.strip() for line in match[1].splitlines())
+        return Failure(kind=kind, text=f"ONNX Runtime does not take the graph: {without_full_stop(cause)}")
+    if failure := _of_operators(kind, text) or _of_a_branch(text) or _of_torchscript(text):
+        return failure
+    says = _first_that_says_something(text)
+    if "compile error" in says and (match := re.search(r"^.*\berror: .+$", text, re.MULTILINE)):
+        return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {match[0].strip()}")
+    if match := re.search(r"^\s*target: (\S+)$", text, re.MULTILINE):  # an operator that Inductor does not lower
+        operator = _operator(match[1])
+        return Failure(kind=kind, operator=operator, text=f"{kind}: {operator}: {says}")
+    return None
 
 
 def _of_operators(kind: str, text: str) -> Failure | None:
@@ -130,7 +118,7 @@ _TORCH_EXPORT: dict[str, Callable[[str], str]] = {
 """Exceptions of torch that have an operator as their only message."""
 
 
-def _of_a_branch(kind: str, text: str) -> Failure | None:
+def _of_a_branch(text: str) -> Failure | None:
     if not (match := _GUARD.search(text)):
         return None
     line, place = _source_line(text)
@@ -147,26 +135,12 @@ _OTHER_SIZE = re.compile(r"size of (?:the )?tensor(?: a)? \((\d+)\) must match t
 """What a trace says of inputs for which a size is another one than when it was traced."""
 
 
-def _of_torchscript(kind: str, text: str) -> Failure | None:
+def _of_torchscript(text: str) -> Failure | None:
     match = re.search(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", text, re.DOTALL)
     if match and (sizes := _OTHER_SIZE.search(match[2])):
         sentence = f"the trace froze a size, which is another one for other inputs ({sizes[1]} and {sizes[2]})"
         return Failure(kind="size frozen by the trace", text=sentence)
     return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {match[2]}") if match else None
-
-
-def _of_a_compiler(kind: str, text: str) -> Failure | None:
-    if "compile error" not in _first_that_says_something(text):
-        return None
-    match = re.search(r"^.*\berror: .+$", text, re.MULTILINE)
-    return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {match[0].strip()}") if match else None
-
-
-def _of_a_lowering(kind: str, text: str) -> Failure | None:
-    if not (match := re.search(r"^\s*target: (\S+)$", text, re.MULTILINE)):
-        return None
-    operator = _operator(match[1])
-    return Failure(kind=kind, operator=operator, text=f"{kind}: {operator}: {_first_that_says_something(text)}")
 
 
 def _operator(name: str) -> str:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from bakeoff.commands.run import absence, on_this_machine, resolved
+from bakeoff.commands.run import on_this_machine, resolved
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
-from bakeoff.measuring.messages import ProbeTorch, TorchFacts
-from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts, TryBackend
+from bakeoff.measuring.probes import ask, launchers_for, why_not
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.places import is_pool
 from bakeoff.planning.plan import Contest, plan, refusal
@@ -78,7 +78,9 @@ def preview(request: Request) -> Preview:
         contests = plan(request)
         cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}
         absences = {
-            place: absence(launchers.of_environment(cell.environment).first, cell.backend, cell.device)
+            place: why_not(
+                launchers.of_environment(cell.environment).first, TryBackend(backend=cell.backend, device=cell.device)
+            )
             for place, cell in cells.items()
         }
     return preview_of(request, contests, absences)

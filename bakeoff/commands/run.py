@@ -20,11 +20,11 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
-from bakeoff.measuring.controller.launcher import Launcher, Launchers
+from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.messages import TorchFacts, Tried, TryBackend
-from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.messages import TorchFacts, TryBackend
+from bakeoff.measuring.probes import launchers_for, why_not
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of, with_open_axes
 from bakeoff.measuring.versions import untested_torch
@@ -418,20 +418,12 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     """Return, for each backend and device, why this machine lacks it, or an empty string. Each backend is tried in a
     worker of its own. Raise UsageError for an unknown device."""
     asked = [Device(name) for name in devices]
-    reasons: dict[tuple[str, str], str] = {}
     with Launchers("auto") as launchers:
-        for device in asked:
-            for name in backends.names():
-                reasons[name, device] = absence(launchers.first, name, device)
-    return reasons
-
-
-def absence(launcher: Launcher, backend: str, device: Device) -> str:
-    """Return why this machine lacks a backend, which is tried in a worker, or an empty string."""
-    try:
-        return ask(launcher, TryBackend(backend=backend, device=device), Tried).reason
-    except BakeoffError as error:
-        return str(error)
+        return {
+            (name, device): why_not(launchers.first, TryBackend(backend=name, device=device))
+            for device in asked
+            for name in backends.names()
+        }
 
 
 def _default_folder(request: Request) -> Path:

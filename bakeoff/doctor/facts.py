@@ -25,10 +25,9 @@ from bakeoff.doctor.traps import OVERRIDES
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launcher
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.messages import TorchFacts, Tried, TryImport
+from bakeoff.measuring.messages import TorchFacts, TryImport
 from bakeoff.measuring.nvml import cards, nvml
-from bakeoff.measuring.probes import ask
-from bakeoff.records.errors import BakeoffError
+from bakeoff.measuring.probes import why_not
 from bakeoff.records.package import requirements
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -98,17 +97,10 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
     }
 
 
-def import_error(module: str, launcher: Launcher) -> str:
-    try:
-        return ask(launcher, TryImport(module=module), Tried).reason
-    except BakeoffError as error:
-        return str(error)
-
-
 def tried(library: Library, launcher: Launcher) -> Library:
     if library.version is None:
         return library
-    reason = import_error(module_of(library.name), launcher)
+    reason = why_not(launcher, TryImport(module=module_of(library.name)))
     return library.model_copy(update={"imports": not reason, "import_error": reason})
 
 
@@ -131,8 +123,8 @@ def compiler(variables: Mapping[str, str]) -> str | None:
 def quota_cores(control_groups: Path, membership: Path) -> float | None:
     """Return the cores' worth of time that the control groups (version 2 or 1) of this process allow, or None.
     `membership` is the kernel's list of groups, /proc/self/cgroup."""
-    granted = [_quota_v2(folder) for folder in _own_groups(control_groups, membership)]
-    granted.append(_quota_v1(control_groups / "cpu"))
+    granted = [_quota(folder / "cpu.max") for folder in _own_groups(control_groups, membership)]
+    granted.append(_quota(control_groups / "cpu/cpu.cfs_quota_us", control_groups / "cpu/cpu.cfs_period_us"))
     return min((quota for quota in granted if quota is not None), default=None)
 
 
@@ -183,17 +175,11 @@ def _own_groups(control_groups: Path, membership: Path) -> list[Path]:
     return [folder, *(parent for parent in folder.parents if parent.is_relative_to(control_groups))]
 
 
-def _quota_v2(group: Path) -> float | None:
+def _quota(*files: Path) -> float | None:
+    """Return the quota of cores from files that hold it and its period. Without a quota, it is `max` or negative."""
     with contextlib.suppress(OSError, ValueError):
-        quota, period = (group / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    return None
-
-
-def _quota_v1(group: Path) -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        quota_us = int((group / "cpu.cfs_quota_us").read_text())
-        return None if quota_us <= 0 else quota_us / int((group / "cpu.cfs_period_us").read_text())
+        quota, period = (int(number) for file in files for number in file.read_text().split())
+        return quota / period if quota > 0 else None
     return None
 
 

@@ -425,13 +425,8 @@ def send(connection: Connection, message: Message) -> None:
     connection.send_bytes(message.model_dump_json().encode())
 
 
-def receive_assignment(connection: Connection) -> Assignment:
-    """Return the first message that a worker gets, as the other three of these functions do: each waits for it, and
-    raises EOFError or OSError when the other side is gone."""
-    return Assignment.model_validate_json(connection.recv_bytes())
-
-
 def receive_command(connection: Connection) -> Command:
+    """Wait for a command, as `receive_event` does. Both raise EOFError or OSError when the other side is gone."""
     return _COMMAND.validate_json(connection.recv_bytes())
 
 

@@ -9,7 +9,7 @@ from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.server_start import discard_early
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
-from bakeoff.measuring.messages import Event, Failed, Job, ProbeTorch, TorchFacts
+from bakeoff.measuring.messages import Event, Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend, TryImport
 from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
@@ -62,3 +62,11 @@ def ask(
         raise BakeoffError(f"{failed}{event.failure.sentence}")
     assert isinstance(event, answer)
     return event
+
+
+def why_not(launcher: Launcher, job: TryBackend | TryImport) -> str:
+    """Return why what is tried in a worker does not work, or an empty string. The worker may die of it."""
+    try:
+        return ask(launcher, job, Tried).reason
+    except BakeoffError as error:
+        return str(error)

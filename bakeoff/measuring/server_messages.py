@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from bakeoff.measuring.messages import Assignment, Message, send
+from bakeoff.measuring.messages import Assignment, Message
 
 
 class Preload(Message):
@@ -47,15 +47,7 @@ class Exited(Message):
 Notice = Annotated[Serving | Preloaded | Forked | Exited, Field(discriminator="kind")]
 
 _ORDER: TypeAdapter[Order] = TypeAdapter(Order)
-_NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
-
-
-def send_order(control: Connection, order: Order, descriptor: int | None = None) -> None:
-    """Send an order to a fork server, with a file descriptor for the worker or the branch. Raises OSError when the
-    server is gone."""
-    send(control, order)
-    if descriptor is not None:
-        reduction.send_handle(control, descriptor, 0)
+NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
 def receive_order(control: Connection) -> tuple[Order, int]:
@@ -63,7 +55,3 @@ def receive_order(control: Connection) -> tuple[Order, int]:
     gone."""
     order = _ORDER.validate_json(control.recv_bytes())
     return order, -1 if isinstance(order, Preload) else reduction.recv_handle(control)
-
-
-def receive_notice(control: Connection) -> Notice:
-    return _NOTICE.validate_json(control.recv_bytes())

@@ -109,14 +109,6 @@ class Recurrent(nn.Module):
         return self.gru(x)[0]
 
 
-def test_where_nothing_is_compiled_eager_is_said_to_do_the_work(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Recurrent(), 2, 4)) as one:
-        one.call(one.sets[1])
-        placement = one.compiled.placement()
-    assert placement is not None and placement.extent is Extent.FALLBACK
-    assert placement.fallbacks == ["nothing was compiled, and eager did the work"]
-
-
 class Scaled(Whole):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.linear.weight * 2)
@@ -157,11 +149,23 @@ class WithAnOperatorOfItsOwn(Whole):
         return nn.functional.scaled_dot_product_attention(q, q, q)
 
 
-def test_an_operator_that_stays_pytorchs_is_named_but_not_attention_that_is_left_to_it(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(WithAnOperatorOfItsOwn(), 2, 4)) as one:
+@pytest.mark.parametrize(
+    ("module", "mode", "extent", "fallbacks"),
+    [
+        (Recurrent, "default", Extent.FALLBACK, ["nothing was compiled, and eager did the work"]),
+        # attention that is left to PyTorch is not named
+        (WithAnOperatorOfItsOwn, "default", Extent.PARTIAL, ["bakeoff_tests.double stayed PyTorch's kernel (1)"]),
+        # a CPU has no CUDA graphs
+        pytest.param(Whole, "max-autotune", Extent.FULL, [], marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_not_compiled_is_named(
+    module: type[nn.Module], mode: str, extent: Extent, fallbacks: list[str], tmp_path: Path
+) -> None:
+    with built(Cell(model="own", backend="inductor", mode=mode), tmp_path, loaded(module(), 2, 4)) as one:
+        one.call(one.sets[1])
         placement = one.compiled.placement()
-    assert placement is not None and placement.extent is Extent.PARTIAL
-    assert placement.fallbacks == ["bakeoff_tests.double stayed PyTorch's kernel (1)"]
+    assert placement is not None and (placement.extent, placement.fallbacks) == (extent, fallbacks)
 
 
 def test_a_skipped_cuda_graph_is_kept_with_its_reason() -> None:
@@ -190,13 +194,6 @@ def test_compiling_again_after_the_warm_up_is_counted_and_shows_in_the_placement
         assert one.compiled.compilations() == before + 1
     assert first is not None and first.extent is Extent.FULL and first.engines["inductor graphs"] == 1
     assert second is not None and second.fallbacks == ["compiled 1 more time after the warm-up"]
-
-
-@pytest.mark.slow
-def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor", mode="max-autotune"), tmp_path, loaded(Whole(), 2, 4)) as one:
-        placement = one.compiled.placement()
-    assert placement is not None and placement.fallbacks == []
 
 
 @pytest.mark.parametrize(
@@ -285,12 +282,9 @@ def test_patterns_find_modules_and_the_outermost_one_holds_its_parts(patterns: l
     assert all(found[name] is module.get_submodule(name) for name in found)
 
 
-def test_a_pattern_that_matches_nothing_names_the_nearest_module() -> None:
+def test_a_pattern_that_matches_nothing_names_the_nearest_module_and_none_how_to_name_them() -> None:
     with pytest.raises(UsageError, match=r"module in --surgical '0\.linaer': did you mean '0\.linear'"):
         find_targets(blocks(), ["*.activation", "0.linaer"])
-
-
-def test_a_model_without_targets_says_how_to_name_them() -> None:
     with pytest.raises(Unsupported, match=r"--surgical 'layers\.\*\.rope'"):
         find_targets(blocks(), ())
 

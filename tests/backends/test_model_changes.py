@@ -192,11 +192,18 @@ def test_eager_and_a_trace_call_the_fused_operator(backend: str, mode: str, is_f
         assert fast_path.in_force(one.module) == {"mha_fastpath": is_fused}
 
 
-def test_a_model_without_such_layers_is_refused_with_the_reason(tmp_path: Path) -> None:
-    plain = loaded(nn.Linear(3, 2), 1, 3, sets=1)
+@pytest.mark.parametrize(
+    ("mode", "shape", "reason"),
+    [("no-fast-path", (1, 3), r"^the model has no nn\.Transformer"),
+     ("channels-last", (1, 2, 2, 3), r"^the model has no 2-D convolution")],
+)  # fmt: skip
+def test_a_model_without_such_layers_is_refused_with_the_reason(
+    mode: str, shape: tuple[int, ...], reason: str, tmp_path: Path
+) -> None:
+    """A user's own model is only known once it is loaded."""
+    plain = loaded(nn.Linear(3, 2), *shape, sets=1)
     assert fast_path.in_force(plain.module) == {}
-    cell = cell_of("eager", "no-fast-path")
-    with pytest.raises(Unsupported, match=r"^the model has no nn\.Transformer"), built(cell, tmp_path, plain):
+    with pytest.raises(Unsupported, match=reason), built(cell_of("eager", mode), tmp_path, plain):
         pass
 
 
@@ -240,14 +247,6 @@ def test_only_tensors_of_four_dimensions_are_put_in_order() -> None:
     images, *others = converted_inputs(given).tensors()
     assert in_order(images) and torch.equal(images, given.args[0]) and not in_order(given.args[0])
     assert all(found is tensor for found, tensor in zip(others, given.tensors()[1:], strict=True))
-
-
-def test_a_model_without_convolution_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """A user's own model is only known once it is loaded."""
-    model = loaded(nn.Linear(3, 2), 1, 2, 2, 3, sets=1)
-    cell = Cell(model="mine.py:factory", backend="eager", mode="channels-last")
-    with pytest.raises(Unsupported, match=r"^the model has no 2-D convolution"), built(cell, tmp_path, model):
-        pass
 
 
 def test_the_record_says_which_order_was_in_force(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from bakeoff.commands import environments as made
 from bakeoff.doctor import examine, facts, traps
 from bakeoff.doctor.diagnosis import BackendTrial, Diagnosis, OtherEnvironment, Outcome, blocks_of
 from bakeoff.measuring.controller import launcher
+from bakeoff.measuring.messages import TryImport
+from bakeoff.measuring.probes import why_not
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
@@ -153,30 +155,22 @@ CAUSE = Finding(
 
 
 @pytest.mark.parametrize(
-    ("backend", "device", "before", "after", "remedy"),
+    ("trap", "backend", "device", "before", "after", "remedy"),
     [
-        ("onnx", "cuda:1", Outcome.ABSENT, Outcome.FAIL, "remove one"),
-        ("onnx", "cuda", Outcome.FAIL, Outcome.FAIL, "remove one"),
-        ("onnx", "cuda", Outcome.PASS, Outcome.PASS, "ask"),
-        ("onnx", "cpu", Outcome.ABSENT, Outcome.ABSENT, "ask"),
-        ("eager", "cuda", Outcome.FAIL, Outcome.FAIL, "ask"),
+        ({}, "onnx", "cuda:1", Outcome.ABSENT, Outcome.FAIL, "remove one"),
+        ({}, "onnx", "cuda", Outcome.FAIL, Outcome.FAIL, "remove one"),
+        ({}, "onnx", "cuda", Outcome.PASS, Outcome.PASS, "ask"),
+        ({}, "onnx", "cpu", Outcome.ABSENT, Outcome.ABSENT, "ask"),
+        ({}, "eager", "cuda", Outcome.FAIL, Outcome.FAIL, "ask"),
+        ({"backends": []}, "eager", "cuda", Outcome.ABSENT, Outcome.FAIL, "remove one"),  # it is the device's
+        ({"weight": Weight.WARNING}, "onnx", "cuda", Outcome.ABSENT, Outcome.ABSENT, "ask"),
     ],
 )
 def test_a_trap_explains_what_it_keeps_from_working(
-    backend: str, device: str, before: Outcome, after: Outcome, remedy: str
+    trap: dict[str, object], backend: str, device: str, before: Outcome, after: Outcome, remedy: str
 ) -> None:
-    found = examine.explained(trial(backend, device, before), [CAUSE])
+    found = examine.explained(trial(backend, device, before), [CAUSE.model_copy(update=trap)])
     assert (found.outcome, found.remedy) == (after, remedy)
-
-
-def test_a_warning_explains_nothing() -> None:
-    warning = CAUSE.model_copy(update={"weight": Weight.WARNING})
-    assert examine.explained(trial("onnx", "cuda", Outcome.ABSENT), [warning]).outcome is Outcome.ABSENT
-
-
-def test_a_trap_of_a_device_keeps_every_backend_from_it() -> None:
-    no_cuda = CAUSE.model_copy(update={"backends": []})
-    assert examine.explained(trial("eager", "cuda", Outcome.ABSENT), [no_cuda]).outcome is Outcome.FAIL
 
 
 KNOWN = {
@@ -291,7 +285,7 @@ def test_a_backend_that_does_not_load_has_no_libraries() -> None:
 )
 def test_whether_a_library_imports_is_tried_in_a_child(module: str, said: str) -> None:
     with launcher.create_launcher("auto") as starter:
-        reason = facts.import_error(module, starter)
+        reason = why_not(starter, TryImport(module=module))
     assert said in reason and bool(said) == bool(reason)
 
 

@@ -188,20 +188,20 @@ def test_what_runs_only_beside_torch_has_none(one: Built, backend: str, fields: 
     assert measured(one, backend, **fields) is None
 
 
-def test_a_process_that_fails_says_why_in_the_log_of_the_cell(
-    one: Built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("_CHILD", f"import sys; sys.modules['torch'] = sys; {engine_memory._CHILD}", "torch was imported"),
+        ("ENGINE_MEMORY_LIMIT_S", 0.05, "TimeoutExpired"),
+    ],
+    ids=["imports torch", "takes too long"],
+)
+def test_a_process_that_fails_costs_this_number_alone_and_says_why_in_the_log_of_the_cell(
+    name: str, value: object, said: str, one: Built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine_memory, "_CHILD", f"import sys; sys.modules['torch'] = sys; {engine_memory._CHILD}")
+    monkeypatch.setattr(engine_memory, name, value)
     assert measured(one) is None
-    assert "torch was imported" in capsys.readouterr().err
-
-
-def test_what_fails_or_takes_too_long_costs_this_number_alone(
-    one: Built, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(engine_memory, "ENGINE_MEMORY_LIMIT_S", 0.05)
-    assert measured(one) is None
-    assert "TimeoutExpired" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_pinned", [False, True])

@@ -68,10 +68,19 @@ def test_instances_and_batches_answer_rightly(label: str, batch: int, tmp_path: 
     assert torch.get_num_threads() == threads
 
 
-def test_wrong_answers_are_found_before_anything_is_served(tmp_path: Path) -> None:
-    with server(tmp_path, "null/wrong") as serving:
-        taken = take(serving, ServingSettings())
-    assert taken.window is None and taken.reason.startswith("wrong answers when instances answer at the same time")
+@pytest.mark.parametrize(
+    ("label", "instances", "said"),
+    [
+        ("null/wrong", 1, "wrong answers when instances answer at the same time"),
+        ("hotpath", 2, "answers one call at a time"),
+    ],
+)
+def test_what_cannot_serve_is_found_before_anything_is_served(
+    label: str, instances: int, said: str, tmp_path: Path
+) -> None:
+    with server(tmp_path, label) as serving:
+        taken = take(serving, ServingSettings(instances=instances))
+    assert taken.window is None and said in taken.reason
 
 
 def test_a_failing_request_is_counted(tmp_path: Path) -> None:
@@ -79,12 +88,6 @@ def test_a_failing_request_is_counted(tmp_path: Path) -> None:
         window = take(serving, ServingSettings(instances=2), rate=2000.0).window
     assert window is not None and window.failed > 0
     assert window.failure == "RuntimeError: scripted failure of a request"
-
-
-def test_what_answers_one_call_at_a_time_says_so(tmp_path: Path) -> None:
-    with server(tmp_path, "hotpath") as serving:
-        taken = take(serving, ServingSettings(instances=2))
-    assert taken.window is None and "answers one call at a time" in taken.reason
 
 
 ONE, TWO, THREE = (ServingSettings(instances=count) for count in (1, 2, 3))

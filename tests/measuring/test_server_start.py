@@ -129,13 +129,12 @@ def test_servers_start_for_what_will_fork_workers(
     assert servers_for(arguments.split()) == servers
 
 
-def test_as_many_start_as_a_run_with_spare_cores_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_start_as_a_run_with_spare_cores_prepares_and_few_cores_import_torch_once_under_a_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Servers of further processes would take cores from the reference, and a short budget may never need them."""
     monkeypatch.setattr(session, "usable_cores", lambda: list(range(16)))
     assert session.servers_of(Request(models=("mlp",))) == USUAL_SERVERS
-
-
-def test_under_a_budget_few_cores_import_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of further processes would take cores from the reference, and a short budget may never need them."""
     monkeypatch.setattr(session, "usable_cores", lambda: [0, 1])
     assert session.servers_of(Request(models=("mlp",))) == MIN_PROCESSES
     assert session.servers_of(Request(models=("mlp",), budget="60s")) == 1

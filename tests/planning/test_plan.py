@@ -115,19 +115,6 @@ def test_some_mode_is_worth_trying_and_eager_in_its_default_mode_is_so_anywhere(
     assert name != "eager" or backend.mode("default").worth_trying == ANYWHERE
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("onx", "unknown backend 'onx': did you mean 'onnx'?"),
-        ("inductor/max-autotun", "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'?"),
-        ("all/freezing", "write 'all/all'"),
-        ("zzz", "known: aotinductor, eager"),
-    ],
-)
-def test_an_unknown_configuration_is_refused_with_the_nearest(asked: str, said: str) -> None:
-    assert said in error_line(backends=(asked,))
-
-
 def test_a_contest_holds_the_cells_that_differ_in_backend_and_mode_alone() -> None:
     contests = plan(
         request(models=("mlp", "conv"), backends=("eager", "null/all"), devices=("cpu", "cuda:1"), precision=("fp16",))
@@ -166,6 +153,10 @@ def test_values_of_dimensions_are_crossed_and_one_spelled_twice_counts_once() ->
         ({"models": ("mlp", "")}, "no model named"),
         ({"models": ()}, "no model named"),
         ({"backends": ()}, "no backend named"),
+        ({"backends": ("onx",)}, "unknown backend 'onx': did you mean 'onnx'?"),
+        ({"backends": ("inductor/max-autotun",)}, "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'"),
+        ({"backends": ("all/freezing",)}, "write 'all/all'"),
+        ({"backends": ("zzz",)}, "known: aotinductor, eager"),
         ({"precision": ()}, "no precision named"),
         ({"devices": ("gpu",)}, "unknown device 'gpu': write cpu, cuda or cuda:N"),
         ({"devices": ("cuda:x",)}, "unknown device 'cuda:x'"),

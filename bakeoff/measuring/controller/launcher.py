@@ -320,8 +320,7 @@ class ForkLauncher(Launcher):
         self._max_close_s = max_close_s
         self._control = Connection(self._started.control.detach())
         self._server = ForkServer(self._control, Serving, max_preload_s, self._how_it_ended)
-        self._branch: ForkServer | None = None
-        self._branch_has_failed = False
+        self._branch: ForkServer | None = None  # until it fails
 
     @property
     def pid(self) -> int:
@@ -338,9 +337,9 @@ class ForkLauncher(Launcher):
 
     @property
     def branch_note(self) -> str:
-        if self._branch is None or not self._branch_serves():
+        if (branch := self._serving_branch()) is None:
             return ""
-        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._branch.imported))
+        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in branch.imported))
         return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
 
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
@@ -350,45 +349,48 @@ class ForkLauncher(Launcher):
 
     def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server branch. An earlier branch of it ends."""
-        if self._branch is not None:
-            self._branch.close()
-        self._branch, self._branch_has_failed = self._server.branch(modules, for_cuda), False
+        self._end_branch()
+        self._branch = self._server.branch(modules, for_cuda)
 
     def server_for(self, imports: Sequence[str]) -> ForkServer:
         """Return the branch, if it has imported these modules, or else the server."""
-        if imports and self._branch and self._branch_serves() and set(imports) <= set(self._branch.imported):
-            return self._branch
+        if imports and (branch := self._serving_branch()) and set(imports) <= set(branch.imported):
+            return branch
         return self._server
 
-    def _branch_serves(self) -> bool:
-        """Wait until the branch can fork workers. Return False where that does not come, and from then on at once."""
-        assert self._branch is not None
-        if not self._branch_has_failed:
+    def _serving_branch(self) -> ForkServer | None:
+        """Wait until the branch can fork workers, and return it, or None where there is none or it has failed."""
+        if self._branch is not None:
             try:
                 self._branch.await_serving()
-                self._branch_has_failed = self._branch.is_gone
+                has_failed = self._branch.is_gone
             except (CannotPreload, BakeoffError):
-                self._branch_has_failed = True
-        return not self._branch_has_failed
+                has_failed = True
+            if has_failed:
+                self._end_branch()
+        return self._branch
+
+    def _end_branch(self) -> None:
+        if self._branch is not None:
+            self._branch.close()
+            self._branch = None
 
     @property
     def is_serving(self) -> bool:
-        branch = None if self._branch_has_failed else self._branch
-        return self._server.is_serving and (branch is None or branch.is_gone or branch.is_serving)
+        return self._server.is_serving and (self._branch is None or self._branch.is_gone or self._branch.is_serving)
 
     def await_serving(self) -> None:
         self._server.await_serving()
 
     def await_branch(self) -> None:
-        if self._branch is not None:
-            self._branch_serves()
+        self._serving_branch()
 
     def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
         if (server := self.server_for(imports)) is not self._server:
             try:
                 return server.fork(assignment, theirs)
             except BakeoffError:  # the branch has ended meanwhile
-                self._branch_has_failed = True
+                self._end_branch()
         return self._server.fork(assignment, theirs)
 
     def _how_it_ended(self) -> str:
@@ -402,8 +404,7 @@ class ForkLauncher(Launcher):
             self._control.close()
 
     def _close(self) -> None:
-        if self._branch is not None:
-            self._branch.close()
+        self._end_branch()
         # one that still imports would not hear, and has no worker
         max_close_s = self._max_close_s if self._server.is_serving else 0.0
         self._control.close()

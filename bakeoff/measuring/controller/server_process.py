@@ -7,13 +7,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 
-from bakeoff.measuring import server_messages
 from bakeoff.measuring.controller.worker_process import Started
-from bakeoff.measuring.messages import Assignment
-from bakeoff.measuring.server_messages import Branch, Exited, Forked, Notice, Order, Preload, Preloaded
+from bakeoff.measuring.messages import Assignment, send
+from bakeoff.measuring.server_messages import NOTICE, Branch, Exited, Forked, Notice, Order, Preload, Preloaded
 from bakeoff.records.errors import BakeoffError
 
 
@@ -92,7 +91,9 @@ class ForkServer:
         self._control.close()
 
     def _send(self, order: Order, descriptor: int | None = None) -> None:
-        server_messages.send_order(self._control, order, descriptor)
+        send(self._control, order)
+        if descriptor is not None:  # for the worker or the branch
+            reduction.send_handle(self._control, descriptor, 0)
 
     def _exit_status(self, pid: int, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
@@ -112,7 +113,7 @@ class ForkServer:
         if self._is_gone or self._control.closed or not self._control.poll(seconds):
             return False
         try:
-            notice = server_messages.receive_notice(self._control)
+            notice = NOTICE.validate_json(self._control.recv_bytes())
         except (EOFError, OSError):
             self._is_gone = True
             return False

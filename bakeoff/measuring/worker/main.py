@@ -81,7 +81,7 @@ def spawned() -> None:
         connection: Connection = PipeConnection(descriptor)
     else:
         connection = Connection(descriptor)
-    main(connection, messages.receive_assignment(connection))
+    main(connection, messages.Assignment.model_validate_json(connection.recv_bytes()))
 
 
 def do_job(connection: Connection, assignment: messages.Assignment) -> None:
