@@ -16,7 +16,6 @@ class Acceptance:
     required: Requirements = NOTHING  # of --require: its metrics decide in a precision that rounds
 
     def may_accept(self, accuracy: Accuracy, precision: Precision, is_evaluated: bool) -> bool:
-        """Return True if rejected outputs are accepted, or may be once they have been evaluated."""
         awaits_metric = is_evaluated and bool(self.required.metrics) and _may_be_evaluated(accuracy, precision)
         return not accuracy.passed and (self._allows(accuracy) or awaits_metric)
 

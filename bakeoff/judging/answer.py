@@ -136,7 +136,6 @@ class Score:
         return [*own_ms, *(part.ms for part in self.shared)]
 
     def _parts(self, label: str) -> list[tuple[float, float, Interval | None]]:
-        """Return the weight, the latency and its interval of each part."""
         own = [(term.weight, term.fit.latency_ms[label], term.fit.latency_ci95_ms(label)) for term in self.terms]
         return [*own, *((1.0, part.ms, part.ci95) for part in self.shared)]
 
@@ -275,7 +274,6 @@ class Answer:
 
     @property
     def is_open(self) -> bool:
-        """Return True if measuring ended before the answer was decided."""
         return bool(self.open_labels)
 
     @property

@@ -160,7 +160,6 @@ class Comparison:
         return [cell for cell in self.cells if cell.is_regression]
 
     def failing(self, kinds: Collection[str]) -> list[CellChange]:
-        """Return the cells that fail a gate with these words of `FAIL_ON`."""
         return [
             cell
             for cell in self.cells
@@ -201,7 +200,6 @@ class Comparison:
 
     @property
     def judges_most(self) -> bool:
-        """Return True unless most cells could not be judged."""
         return self.inconclusive is None or 2 * self.inconclusive.cells <= len(self.cells)
 
 
@@ -505,7 +503,6 @@ def _why_open(change: Change) -> Reason:
 def _controls(
     before: _Records, after: _Records, baselines: Mapping[str, str], fits: _Fits, fail_above: float
 ) -> dict[str, Control]:
-    """Return the change of the baseline in every contest in which it was measured in both runs."""
     controls = {}
     for cell_id, base in before.items():
         new, label = after.get(cell_id), baselines[base.cell.contest_id]

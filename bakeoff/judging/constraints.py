@@ -171,7 +171,6 @@ class Requirement:
         return (change_margin if self.is_change else value_margin)(record, self.name, self.limit)
 
     def is_surely_met(self, record: Record) -> bool:
-        """Return True for a metric with an interval, all of which meets this."""
         margin = self.margin(record)
         return margin is not None and margin.samples > 0 and margin.outcome(self._is_met) == "met"
 
@@ -212,7 +211,6 @@ class Requirement:
         return RequirementMissed(label, self, value)
 
     def _open_by_interval(self, record: Record) -> RequirementOpen | None:
-        """Return a doubt if the limit lies within the interval of a quantity that has one."""
         quantity = QUANTITIES[self.name]
         value, spread = quantity.of(record), quantity.spread(record)
         if value is None or spread is None or not spread.ci95.low <= self.limit <= spread.ci95.high:

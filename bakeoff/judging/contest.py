@@ -338,7 +338,6 @@ def _judged_cell(record: Record, rows: Mapping[str, Row], ranking: Ranking, cost
 
 
 def _distance_from_success(record: Record) -> int:
-    """Return a low number for a cell with numbers, a high one for a cell that was never tried."""
     if record.status.is_absence:
         return 4
     return {Status.OK: 0, Status.FALLBACK: 1, Status.INCORRECT: 2}.get(record.status, 3)

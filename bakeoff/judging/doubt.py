@@ -82,7 +82,6 @@ class OfValues(Doubt):
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> list[Self]:
-        """Return one doubt about these cells, or none where there is no cell."""
         return [cls(values)] if values else []
 
     @property

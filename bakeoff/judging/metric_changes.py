@@ -106,7 +106,6 @@ class Margin:
 
 
 def judge_metrics(record: Record) -> Mapping[str, MetricJudgement]:
-    """Return each metric of a build beside the reference's, by name."""
     judged = metrics_beside(record.metrics, record.reference_metrics)
     if not is_reference(record):
         return judged

@@ -88,7 +88,6 @@ def last_verdicts(root: Path, report: Report) -> list[Verdict]:
 
 
 def _is_alike(last: Report, report: Report) -> bool:
-    """Return True if both runs asked the same of the same files on the same machine."""
     ours, theirs = (
         (run.own_files, run.weights, *(run.request.get(option) for option in ("task", "calls", "load")))
         for run in (last, report)

@@ -79,7 +79,6 @@ class Sweep:
         return grouped(points, lambda point: point.row.label)
 
     def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
-        """Return for each label the points without that quantity because their cells failed."""
         failures = {
             label: [point for point in points if point.row.record.status.is_failure and not quantity(point.row)]
             for label, points in self.lines.items()

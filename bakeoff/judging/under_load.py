@@ -42,7 +42,6 @@ class LoadJudgement:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Return the stages around the model that each request had: `before`, `after`, or none."""
         windows = (window for cell in self.cells for turn in cell.load.turns for window in turn.windows)
         return tuple(next((window.stages for window in windows), ()))
 

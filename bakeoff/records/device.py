@@ -21,7 +21,6 @@ class Device(str):
 
     @property
     def kind(self) -> str:
-        """`cpu` or `cuda`."""
         return self.partition(":")[0]
 
     @property

@@ -58,7 +58,6 @@ class ScenarioSpec:
         return f"{self.spell_number(value)} {self.unit}"
 
     def spell_number(self, value: float) -> str:
-        """Return the value without its unit."""
         return spell_rate(value) if self.is_rate else spell_ms(value).removesuffix(" ms")
 
     def ms_per_request(self, value: float) -> float:

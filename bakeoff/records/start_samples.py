@@ -47,7 +47,6 @@ class StartedCell(Frozen):
         return None if self.distributions is None else sum(self.distributions.values())
 
     def median(self, quantity: str) -> float | None:
-        """Return the median of a quantity of `Start` over all starts, or None if it was not measured."""
         values = [value for start in self.starts if (value := getattr(start, quantity)) is not None]
         return statistics.median(values) if values else None
 

@@ -324,7 +324,6 @@ class Store:
         write_atomically(self._of_contest(contest_id, KEPT_IN[type(facts)]), facts.model_dump_json())
 
     def facts(self, contest_id: str, kind: type[Kept]) -> Kept | None:
-        """Return what was kept of this kind beside a contest's reference, or None if it is not known."""
         return _read(self._of_contest(contest_id, KEPT_IN[kind]), kind)
 
     def origin(self, contest_id: str) -> Origin:

@@ -118,7 +118,6 @@ class Links(Block):
 
 
 def shown(blocks: Sequence[Block], surface: Surface) -> list[Block]:
-    """Return the blocks that have something to show on this surface."""
     return [block for block in blocks if block.on & surface and block.has_content(surface)]
 
 

@@ -61,7 +61,6 @@ def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
 
 
 def _origin(phase: Phase) -> str:
-    """Return who took this phase, and when, if that was not the cell's own process of this run."""
     shared = f", shared with {phase.shared_with}" if phase.shared_with else ""
     return f"{shared}, of {spell_minutes(phase.built_at)}, from the cache" if phase.built_at else shared
 

@@ -14,6 +14,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.records import schema
 from bakeoff.records.text import first, listed, one_line, spell_rough_ratio, spell_times, visible
 from bakeoff.reports import end_to_end, headline, number_format, sentences
+from bakeoff.reports.answers import gain, named
 from bakeoff.reports.number_format import NONE, error_over_all, unheld_changes
 from bakeoff.reports.tables import Column, Surface, T, csv_field
 
@@ -69,7 +70,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_build(),
         csv_field("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None),
         *_memory(records),
-        *_starts(),
+        *(csv_field(name, partial(_start, name=name)) for name in OF_STARTS),  # the report has a table of its own
         *_beside(),
         *_metrics(contests),
         *_accuracy(),
@@ -93,12 +94,13 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True,
                link=lambda contest: anchor_of.get(id(contest), "")),
-        Column("best", headline.candidates, write=one_line, is_text=True, surfaces=~Surface.TERMINAL),
-        Column("best", headline.candidates, write=lambda labels: f"→ {one_line(labels)}", is_text=True,
+        Column("best", lambda contest: named(contest.answer), write=one_line, is_text=True,
+               surfaces=~Surface.TERMINAL),
+        Column("best", lambda contest: f"→ {one_line(named(contest.answer))}", is_text=True,
                surfaces=Surface.TERMINAL),
         Column("measured", lambda contest: contest.answer.value, text=headline.value),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
-               text=headline.speedup),
+               text=lambda contest: gain(contest.answer)),
         Column("metric", headline.metrics, write=one_line, is_text=True),
         Column("among", headline.condition, is_text=True),
         Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
@@ -139,6 +141,10 @@ def _dimension(row: CellJudgement, name: str) -> int | str | None:
     return row.cell.dimensions.get(name)
 
 
+def _start(row: CellJudgement, name: str) -> float | None:
+    return QUANTITIES[name].of(row.record)
+
+
 def _latency() -> list[Column[CellJudgement]]:
     group = "Latency"
 
@@ -172,6 +178,7 @@ def _latency() -> list[Column[CellJudgement]]:
 def _throughput() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     calls_per_s = _THROUGHPUT(lambda it: it.calls_per_s)
+    ends_per_s = _THROUGHPUT(lambda it: it.range_per_s)
 
     def samples_per_s(row: CellJudgement) -> float | None:
         batch, rate = row.cell.dimensions.get("batch"), calls_per_s(row)
@@ -180,6 +187,10 @@ def _throughput() -> list[Column[CellJudgement]]:
     def text_of(rate: Callable[[CellJudgement], float | None]) -> Callable[[CellJudgement], str]:
         return lambda row: number_format.rate_at_least(rate(row), row.record.is_throughput_doubtful)
 
+    def of_blocks(row: CellJudgement) -> str:
+        ends = ends_per_s(row)
+        return f"{number_format.rate(ends.low)} to {number_format.rate(ends.high)}" if ends else NONE
+
     return [
         Column("throughput", calls_per_s, "calls/s", number_format.rate, text=text_of(calls_per_s),
                surfaces=Surface.ALL, terminal_heading="calls/s", spare=6, details=group, csv="throughput_calls_per_s"),
@@ -187,13 +198,8 @@ def _throughput() -> list[Column[CellJudgement]]:
                surfaces=~Surface.SHORT,
                terminal_heading="samples/s", spare=8, details=group, csv="throughput_samples_per_s"),
         Column("slowest and fastest block", _THROUGHPUT(lambda it: it.range_per_s.low if it.range_per_s else None),
-               "calls/s", text=_of_blocks, details=group),
+               "calls/s", text=of_blocks, details=group),
     ]  # fmt: skip
-
-
-def _of_blocks(row: CellJudgement) -> str:
-    ends = row.record.throughput.range_per_s if row.record.throughput else None
-    return f"{number_format.rate(ends.low)} to {number_format.rate(ends.high)}" if ends else NONE
 
 
 def _floor() -> list[Column[CellJudgement]]:
@@ -295,24 +301,23 @@ def _build() -> list[Column[CellJudgement]]:
         seconds = [process.build_s for process in row.record.processes if not process.warm]
         return seconds if len(seconds) > 1 else []
 
+    def shortest_to_longest(row: CellJudgement) -> str:
+        if not (seconds := builds_s(row)):
+            return NONE
+        ends = f"{number_format.seconds(min(seconds))} to {number_format.seconds(max(seconds))}"
+        return f"{ends}, of {len(seconds)}"
+
     return [
         *(csv_field(f"{name}_s", phase(name)) for name in ("export", "compile", "load", "capture")),
         Column("build", build_s, "s", number_format.seconds, note=_phases, spare=2, csv="build_s"),
         Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, spare=4, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
-               text=lambda row: _shortest_to_longest(builds_s(row)), details="Costs"),
+               text=shortest_to_longest, details="Costs"),
         Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds,
                surfaces=Surface.MARKDOWN, details="Costs", csv="warm_build_s"),
         csv_field("warm_first_answer_s", _WARM_START(lambda it: it.first_answer_s)),
     ]  # fmt: skip
-
-
-def _shortest_to_longest(builds_s: Sequence[float]) -> str:
-    if not builds_s:
-        return NONE
-    ends = f"{number_format.seconds(min(builds_s))} to {number_format.seconds(max(builds_s))}"
-    return f"{ends}, of {len(builds_s)}"
 
 
 def seconds_of_phases(phases: Sequence[schema.Phase]) -> dict[str, float]:
@@ -333,33 +338,22 @@ def _phases(row: CellJudgement) -> str:
 
 def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
     kinds = {kind for record in records if (kind := number_format.peak_memory(record)[1])}
-    group, resident, device = (
-        "Memory",
-        _MEMORY(lambda it: it.peak_resident_bytes),
-        _MEMORY(lambda it: it.peak_device_bytes),
-    )
+    group = "Memory"
     return [
         Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
                note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "", spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
-        Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
+        Column("peak resident", _MEMORY(lambda it: it.peak_resident_bytes), "MiB", number_format.mebibytes,
+               details=group, csv="peak_resident_bytes"),
         Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.MARKDOWN, details=group, csv="engine_resident_bytes"),
-        Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
+        Column("peak on the device", _MEMORY(lambda it: it.peak_device_bytes), "MiB", number_format.mebibytes,
+               details=group, csv="peak_device_bytes"),
         Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
-
-
-def _starts() -> list[Column[CellJudgement]]:
-    """Return what it takes to start the exported folder, for the CSV: the report has a table of its own."""
-
-    def column(name: str) -> Column[CellJudgement]:
-        return csv_field(name, lambda row: QUANTITIES[name].of(row.record))
-
-    return [column(name) for name in OF_STARTS]
 
 
 def _accuracy() -> list[Column[CellJudgement]]:
@@ -376,16 +370,9 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return number_format.error_of(row.record.accuracy) if row.record.accuracy else NONE
 
     def rule(row: CellJudgement) -> str:
-        accuracy = row.record.accuracy
-        return (
-            "; ".join(filter(None, (accuracy.rule, error_over_all(accuracy), unheld_changes(row.record))))
-            if accuracy
-            else ""
-        )
-
-    def tolerances(row: CellJudgement) -> str | None:
-        accuracy = row.record.accuracy
-        return f"relative {accuracy.rtol:g}, absolute {accuracy.atol:g}" if accuracy else None
+        if (accuracy := row.record.accuracy) is None:
+            return ""
+        return "; ".join(filter(None, (accuracy.rule, error_over_all(accuracy), unheld_changes(row.record))))
 
     return [
         Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule, is_bad=is_bad,
@@ -400,7 +387,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
                details=group, csv="times_limit"),
         Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error,
                details=group, csv="max_abs_error"),
-        Column("tolerances", tolerances, details=group),
+        Column("tolerances", _ACCURACY(lambda it: f"relative {it.rtol:g}, absolute {it.atol:g}"), details=group),
     ]  # fmt: skip
 
 
@@ -470,7 +457,8 @@ def _placement(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
 
     def as_json(read: Callable[[schema.Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
         """Write JSON, so that no name of an engine can be taken for a separator."""
-        return lambda row: _json(read(row.record.placement)) if row.record.placement else None
+        values_of = _PLACEMENT(lambda it: {one_line(name): value for name, value in read(it).items()})
+        return lambda row: json.dumps(values) if (values := values_of(row)) else None
 
     def is_bad(row: CellJudgement) -> bool:
         return row.record.placement is not None and row.record.placement.extent is not schema.Extent.FULL
@@ -496,7 +484,3 @@ def _placement(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
                text=joined(lambda found: number_format.time_shares(found.time_share))),
         Column("read from", joined(lambda found: found.evidence), details=group),
     ]  # fmt: skip
-
-
-def _json(values: Mapping[str, float]) -> str | None:
-    return json.dumps({one_line(name): value for name, value in values.items()}) if values else None

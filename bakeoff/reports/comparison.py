@@ -108,7 +108,6 @@ def _between(
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """Return the whole comparison, or what fits into a comment."""
     blocks = blocks_of(comparison)
     text = markdown.render(blocks)
     if len(text) <= COMMENT_LIMIT:
@@ -275,7 +274,6 @@ def method(comparison: Comparison) -> list[str]:
 
 
 def spell_share(share: float) -> str:
-    """Return `5 %`."""
     return f"{100 * share:.4g} %"
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
-from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.text import first, listed
 from bakeoff.reports import number_format
 from bakeoff.reports import sentences as report_sentences
@@ -29,14 +29,15 @@ def sentences(contest: ContestJudgement) -> list[str]:
         best = listed(front.labels) or "none of them"
         gap = f" Not every configuration has a value of {listed(front.left_out)}: left out." if front.left_out else ""
         sentences.append(f"Nothing dominates {best} in {listed(front.aims)}.{gap}")
-    if left_out := [f"{cell.label} ({_why_left_out(cell)})" for cell in contest.unranked if cell.unmet or cell.beyond]:
+    left_out = [
+        f"{cell.label} ({'; '.join(doubt.unmet for doubt in cell.unmet) or report_sentences.ending(cell)})"
+        for cell in contest.unranked
+        if cell.unmet or cell.beyond
+    ]
+    if left_out:
         sentences.append(f"Left out here, because they may not win: {', '.join(left_out)}.")
     sources = {row.record.energy.source for row in contest.cells if row.record.energy}
     return [*sentences, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
-
-
-def _why_left_out(cell: CellJudgement) -> str:
-    return "; ".join(doubt.unmet for doubt in cell.unmet) or report_sentences.ending(cell)
 
 
 def doubt_of(leg: Leg) -> str:

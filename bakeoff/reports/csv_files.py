@@ -27,7 +27,6 @@ def to_csv(judgement: Judgement) -> str:
 
 
 def cell_rows(judgement: Judgement) -> list[Row]:
-    """Return the rows of `cells.csv`: one for each cell, contest by contest in the order of reading."""
     columns = columns_of(judgement.contests)
     cells = [cell for contest in judgement.contests for cell in contest.cells]
     return [fields_of(columns, cell) for cell in cells]
@@ -47,7 +46,6 @@ def question_tables(judgement: Judgement) -> dict[str, str]:
 
 
 def suite_tables(judgement: Judgement) -> dict[str, str]:
-    """Return the text of each file of the suites by its name; nothing for a report without a suite."""
     if not judgement.suites:
         return {}
     suite_rows = [

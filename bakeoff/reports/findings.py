@@ -66,7 +66,6 @@ def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
 
 
 def speedup(contest: ContestJudgement) -> str:
-    """Count the cells that are called faster than the baseline, and those with an interval above 1 that are not."""
     others = [cell for cell in contest.ranked if cell.label != contest.baseline]
     faster = sum(is_faster(cell) for cell in others)
     above = sum(bool(cell.speedup and cell.speedup.ci95 and cell.speedup.ci95.low > 1) for cell in others)
@@ -186,7 +185,6 @@ def profile(suite: Suite) -> str:
 
 
 def speedup_map(suite: Suite) -> str:
-    """Say how many of the cells that were asked for passed, and how many of these are called faster."""
     cells = [cell for contest in suite.contests for cell in contest.cells if cell.label != suite.baseline]
     ranked = [cell for cell in cells if cell.rank is not None]
     faster = sum(is_faster(cell) for cell in ranked)

@@ -27,7 +27,6 @@ MAX_ACCEPTED_RMSE = 1e-2
 
 
 def unfinished(judgement: Judgement) -> list[str]:
-    """Say what is missing from a run that was cut short."""
     missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
     return [text for text in (missing, sentences.what_more_time_would_settle(judgement)) if text]
 
@@ -192,7 +191,6 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
 
 
 def _may_be_accepted(record: Record) -> bool:
-    """Return True for errors of nearly the size of rounding, from the first call on."""
     is_later = record.failure is not None and record.failure.kind.endswith(LATER)
     return bool(record.accuracy and record.accuracy.relative_rmse <= MAX_ACCEPTED_RMSE and not is_later)
 

@@ -14,10 +14,6 @@ from bakeoff.reports.number_format import NONE
 METRICS_NAMED = 2
 
 
-def candidates(contest: ContestJudgement) -> str:
-    return answers.named(contest.answer)
-
-
 def value(contest: ContestJudgement) -> str:
     """Return how good the best one is: `0.0343 ms`, `15,177 requests/s at p99 < 5 ms`, `1.2 s for 1,000 calls`. Where
     several may be the best, it names one: `15,177 requests/s (onnx)`."""
@@ -44,12 +40,7 @@ def condition(contest: ContestJudgement) -> str | None:
 
 
 def within(tolerance: Tolerance) -> str:
-    """Return `within fp32's rounding`."""
     return f"within {tolerance.precision}'s rounding"
-
-
-def speedup(contest: ContestJudgement) -> str:
-    return answers.gain(contest.answer)
 
 
 def certainty(contest: ContestJudgement, of: Answer | None = None) -> str:
@@ -124,8 +115,10 @@ def _beside_reference(metric: MetricJudgement) -> str:
     text = f"{metric.name} {number_format.metric(metric.value)}"
     if number_format.metric(metric.value) == number_format.metric(metric.reference):
         return f"{text} (unchanged)"
-    share = metric.change / abs(metric.reference) if metric.reference else None
-    return f"{text} ({number_format.change(metric.change) if share is None else number_format.change_percent(share)})"
+    if not metric.reference:
+        return f"{text} ({number_format.change(metric.change)})"
+    percent = 100 * metric.change / abs(metric.reference)
+    return f"{text} ({percent:+.2g} %)" if abs(percent) < 99.5 else f"{text} ({percent:+,.0f} %)"
 
 
 def endings(cells: Sequence[CellJudgement]) -> str:

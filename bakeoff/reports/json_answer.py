@@ -221,7 +221,6 @@ class RunAnswer(Frozen):
 
 
 def answer_of(judgement: Judgement, folder: Path) -> RunAnswer:
-    """Return the answer of a run whose report lies in `folder`."""
     return RunAnswer(
         run_id=judgement.report.run_id,
         complete=judgement.report.complete,

@@ -82,13 +82,11 @@ class LiveTable:
         self._draw()
 
     def built(self, cell: Cell, seconds: float, is_cached: bool = False) -> None:
-        """Say that the first process of `cell` is ready."""
         origin = ", from the cache" if is_cached else ""
         self._say(f"{_describe(cell)} is ready after {number_format.seconds(seconds)} s{origin}")
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:
-        """Show the median of `cell` so far, while rounds go on."""
         self._line(cell).median_ms = median_ms
         self._draw()
 
@@ -118,7 +116,6 @@ class LiveTable:
         self._say(sentences.outcome(contest))
 
     def time_left(self, seconds: float, at_most_s: float) -> None:
-        """Show how long the run is expected to take from now on, and how long at most."""
         now_s = self._clock_s()
         self._ends_s = now_s + seconds, now_s + at_most_s
         self._draw()
@@ -251,7 +248,6 @@ def _describe(cell: Cell) -> str:
 
 
 def _words(cell: Cell) -> list[str]:
-    """Return what the cell's contest is called, one word for each part."""
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
     precision = [] if cell.compared else [cell.precision]

@@ -61,14 +61,13 @@ def interval(ends: Interval | None, write: Callable[[float], str]) -> str:
     return spell_interval(ends.low, ends.high, write) if ends else ""
 
 
-def milliseconds_interval(ends: Interval | None) -> str:
-    """Return `[0.0170, 0.0181]`, `[unknown]` or nothing, as `interval` does."""
-    return interval(ends, milliseconds)
+def with_interval(value_ms: float, ends: Interval | None) -> str:
+    """Return `0.0175 [0.0170, 0.0181]`, in milliseconds."""
+    return f"{milliseconds(value_ms)} {interval(ends, milliseconds)}".rstrip()
 
 
 def median(latency: Latency) -> str:
-    """Return `0.0175 [0.0170, 0.0181]`, in milliseconds."""
-    return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
+    return with_interval(latency.median_ms, latency.median_ci95_ms)
 
 
 def ratio_interval(ends: Interval | None) -> str:
@@ -202,11 +201,6 @@ def change(value: float) -> str:
 def metric_change(judged: MetricJudgement) -> str:
     """Return `0.9467 → 0.9 (-0.047)`: a metric of two runs."""
     return f"{metric(judged.reference)} → {metric(judged.value)} ({change(judged.change)})"
-
-
-def change_percent(share: float) -> str:
-    """Return `+0.12 %` or `-12 %`: how much of the reference's value a metric has gained."""
-    return f"{100 * share:+.2g} %" if abs(share) < 0.995 else f"{100 * share:+,.0f} %"
 
 
 def floor(roofline: Roofline) -> str:

@@ -50,7 +50,6 @@ def render_cell(blocks: Sequence[Block], palette: Palette) -> str:
 
 
 def whole_page(template: str, palette: Palette, blocks: Sequence[Block] | None = None, **values: Any) -> str:
-    """Fill the template of a page. Without blocks, it draws the markers of configurations itself."""
     script = _asset("page.js")
     return _render(
         template,
@@ -65,7 +64,6 @@ def whole_page(template: str, palette: Palette, blocks: Sequence[Block] | None =
 
 
 def _render(template: str, palette: Palette, blocks: Sequence[Block] | None, surface: Surface, **values: Any) -> str:
-    """Fill a template, whose tables have the columns of `surface`."""
     has_markers = blocks is None or any(isinstance(block, Charts) and block.charts for block in inside(blocks))
     # a page without charts needs no markers: matplotlib, which draws them, takes a second to import
     labels = palette.labels if has_markers else []

@@ -79,7 +79,6 @@ def to_short_markdown(judgement: Judgement, folder: Path, figures: Sequence[Path
 
 
 def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
-    """Return the whole report as a page. `folder` is that of the run, for the commands at its top."""
     palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
     blocks = blocks_of(judgement, folder, palette)
     return page.render(sentences.title(judgement), blocks, palette, machine.summary(judgement.report))
@@ -274,7 +273,6 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
 
 
 def _further_answers(contest: ContestJudgement) -> list[Section]:
-    """Return what the contest was asked beside the latency of a call, such as what it takes to start."""
     by_heading: dict[str, tuple[list[str], list[Table[Any]]]] = {
         "The fastest of each precision": (precisions.sentences(contest), []),
         "Whole requests": (end_to_end.sentences(contest), end_to_end.tables(contest)),

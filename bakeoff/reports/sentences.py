@@ -108,7 +108,6 @@ def outcome(contest: ContestJudgement) -> str:
 
 
 def remarks(contest: ContestJudgement) -> list[str]:
-    """Return what stands below the table of a contest: when building pays, the floor, and how its cells were built."""
     nominal, left = machine.tensor_core_rates(contest), left_early(contest)
     parts = [
         pays(contest),

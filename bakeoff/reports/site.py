@@ -12,6 +12,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.text import again, counted, one_line, with_option
 from bakeoff.reports import charts, headline, machine, markdown, page, sentences
+from bakeoff.reports.answers import gain, named
 from bakeoff.reports.blocks import Block, Code, Items, Links, Look, Section, Text
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
@@ -61,9 +62,9 @@ SURE = Column[IndexRow](
 COLUMNS = [
     CONTEST,
     Column[IndexRow]("machine", lambda row: row.run.machine, is_text=True),
-    Column[IndexRow]("best", lambda row: headline.candidates(row.contest), is_text=True),
+    Column[IndexRow]("best", lambda row: named(row.contest.answer), is_text=True),
     Column[IndexRow]("measured", lambda row: headline.value(row.contest)),
-    Column[IndexRow]("speed-up", lambda row: headline.speedup(row.contest)),
+    Column[IndexRow]("speed-up", lambda row: gain(row.contest.answer)),
     SURE,
     Column[IndexRow]("on", lambda row: row.run.day, is_text=True),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import counted, first, listed, one_line
 from bakeoff.reports import headline, number_format, sentences
+from bakeoff.reports.answers import named
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Raw, csv_field
@@ -163,7 +164,7 @@ def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     return [
         Column("model", lambda contest: names[contest.contest_id], is_text=True),
         *map(_map_column, suite.labels),
-        Column("best", headline.candidates, write=one_line, is_text=True),
+        Column("best", lambda contest: named(contest.answer), write=one_line, is_text=True),
         Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
     ]  # fmt: skip
 
@@ -178,7 +179,6 @@ class Tile:
 
 
 def tile(contest: ContestJudgement, label: str) -> Tile:
-    """Return the speed-up of a cell, its latency where there is no baseline, or how it ended."""
     cell = contest.cell_of(label)
     if cell is None:
         return Tile(NONE, None)

@@ -37,7 +37,6 @@ def of_run(judgement: Judgement) -> str:
 
 
 def _contests(judgement: Judgement) -> list[Block]:
-    """Return the table of winners, and each reason why cells failed."""
     report, contests = judgement.report, judgement.contests
     rest = len(contests) - CONTESTS_SHOWN
     failures = [record for record in report.records if record.status.is_failure]
@@ -77,7 +76,6 @@ def of_comparison(compared: Comparison) -> str:
 
 
 def _first(texts: Sequence[str], shown: int, kind: str) -> list[str]:
-    """Return the first of these texts, and a count of those that are too many."""
     more = [f"and {len(texts) - shown} more {kind}"] if len(texts) > shown else []
     return [*(one_line(text, REASON_LIMIT) for text in texts[:shown]), *more]
 

@@ -119,7 +119,6 @@ def _table(block: Table[T], width: int) -> Grid:
 
 
 def _width(column: Column[T], rows: Sequence[T], is_wide: bool) -> int:
-    """Return how many characters a column needs, with the blank before the next one."""
     texts = [_heading(column), *(_cell(column, row, is_wide) for row in rows)]
     width = 1 + max(cell_len(line) for text in texts for line in text.splitlines() or [""])
     return min(width, MOST_OF_TEXT) if column.is_text and not column.is_label else width

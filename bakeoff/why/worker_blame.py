@@ -111,7 +111,6 @@ class Builder:
             yield compiled
 
     def answer(self, compiled: Compiled, inputs: Inputs) -> list[torch.Tensor]:
-        """Call a build, and return its outputs that have a floating point."""
         compiled.bind(copied(inputs))
         compiled.run()
         self.worker.clock.synchronise()
@@ -374,7 +373,6 @@ def relative_errors(right: torch.Tensor, *outputs: torch.Tensor) -> tuple[float,
 
 
 def root_mean_square(tensor: torch.Tensor) -> float:
-    """Return the root mean square of all values, which is not finite if one of them is not."""
     return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
 
 

@@ -28,7 +28,7 @@ from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import LATER, Failure
 from bakeoff.records.schema import Interval, Ratio, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.reports import first_screen, headline, junit, machine, number_format, sentences, summary
+from bakeoff.reports import answers, first_screen, headline, junit, machine, number_format, sentences, summary
 from bakeoff.reports.first_screen import AGAIN, export_command
 from bakeoff.reports.json_answer import ContestAnswer, answer_of
 from bakeoff.reports.markdown import escape
@@ -540,9 +540,9 @@ def test_every_output_has_the_same_answer(kind: str, tmp_path: Path) -> None:
     assert (stored.winner, stored.unstable) == (winner, certainty is Certainty.OPEN)
     assert answer.headline in stored.sentence or question is Question.LATENCY
 
-    answers = ElementTree.fromstring(junit.of_run(judgement)).iter("property")
-    assert [each.attrib["value"] for each in answers][-1] == answer.headline
-    named = escape(headline.candidates(contest) if asked.candidates else headline.certainty(contest))
+    properties = ElementTree.fromstring(junit.of_run(judgement)).iter("property")
+    assert [each.attrib["value"] for each in properties][-1] == answer.headline
+    named = escape(answers.named(contest.answer) if asked.candidates else headline.certainty(contest))
     for text in (to_markdown(judgement), to_short_markdown(judgement, tmp_path), summary.of_run(judgement)):
         assert named.lower() in text.lower()
 

@@ -11,7 +11,7 @@ from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
 from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
 from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
-from bakeoff.reports import cost_report, findings, headline, machine, number_format, sentences, traits
+from bakeoff.reports import answers, cost_report, findings, headline, machine, number_format, sentences, traits
 from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
@@ -73,7 +73,7 @@ def test_contests_are_reported_as_before() -> None:
     told: dict[str, Callable[[ContestJudgement], object]] = {
         "verdict": sentences.verdict,
         "outcome": sentences.outcome,
-        "candidates": headline.candidates,
+        "candidates": lambda contest: answers.named(contest.answer),
         "certainty": headline.certainty,
         "pays": sentences.pays,
         "why nothing": sentences.why_nothing_is_ranked,

@@ -68,7 +68,6 @@ def of_suite(suite: Suite, palette: Palette, report: Report) -> list[Chart]:
 
 
 def svg(chart: Chart, palette: Palette) -> str:
-    """Return a chart for the page, whose style sheet names the colours."""
     from bakeoff.reports.charts.paint import page_svg
 
     return page_svg(chart, palette.variables)
@@ -114,7 +113,6 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
 
 
 def of_history(history: History, palette: Palette) -> list[Chart]:
-    """Return a chart for each contest that was measured in two runs, for a page with this palette."""
     from bakeoff.reports.charts import history as charts_of_runs
 
     return charts_of_runs.of_history(history, palette, least_runs=2)
@@ -128,7 +126,6 @@ def draw_history(history: History, folder: Path) -> list[Path]:
 
 
 def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list[Path]:
-    """Write `starts.svg`, with the stages until the first answer."""
     origin = f"{measured.machine}, Python {measured.python}, {measured.created_at[:10]}"
     chart = building.starts_chart(judged, measured.title, headline(judged), origin)
     return _draw({"starts": [chart]}, {"starts": ""}, folder, png=False)

@@ -194,7 +194,6 @@ def value_axis(title: str, reached: Sequence[float], log_from: float, keep: floa
 
 
 def point(x: float, y: float, ends: Sequence[float], is_filled: bool = True, size: float = 6.5) -> tuple[Shape, ...]:
-    """Return a marker with the interval of its height, if that has ends."""
     whisker = (Line((x, x), tuple(ends)),) if ends else ()
     return (*whisker, Dots((x,), (y,), is_filled, size=size))
 

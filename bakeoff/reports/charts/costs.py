@@ -21,7 +21,8 @@ _POINTS_PER_DECADE = 8
 
 def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw relative totals, which show a factor of two over seven decades; the grey band is the cheapest."""
-    lines, legs = cost_lines(contest), contest.costs.legs("cold", contest.contenders)
+    shown, legs = [*contest.contenders, contest.baseline], contest.costs.legs("cold", contest.contenders)
+    lines = [line for line in contest.costs.lines("cold") if line.label in shown]
     if len(lines) < 2 or not legs:
         return None
     # the baseline, or whatever costs least over one call
@@ -52,11 +53,6 @@ def costs(contest: ContestJudgement, palette: Palette) -> Chart | None:
         legend=tuple((one_line(line.label, 40), palette(line.label)) for line in lines),
         stops=tuple(_stop(contest, number, lines) for number in STOPS),
     )
-
-
-def cost_lines(contest: ContestJudgement) -> list[CostLine]:
-    shown = [*contest.contenders, contest.baseline]
-    return [line for line in contest.costs.lines("cold") if line.label in shown]
 
 
 def relative_totals(line: CostLine, reference: CostLine, calls: list[float]) -> list[float]:

@@ -31,7 +31,9 @@ def of_history(history: History, palette: Palette | None = None, least_runs: int
 def _chart(history: History, records: Sequence[Record], palette: Palette, width_in: float) -> Chart:
     points = {record.cell.label: _points(history, record) for record in records}
     points = {label: found for label, found in points.items() if found}
-    y = _latency_axis([latency for found in points.values() for latency in found.values()])
+    latencies = [latency for found in points.values() for latency in found.values()]
+    ends_ms = [end for latency in latencies if (ci95 := latency.median_ci95_ms) for end in (ci95.low, ci95.high)]
+    y = value_axis("median latency (ms)", [*(latency.median_ms for latency in latencies), *ends_ms], LOG_FROM)
     changed = [number for number, run in enumerate(history.runs, 1) if run.changes]
     lines = tuple(
         Line((number - 0.5,) * 2, (y.low, y.high), colour="soft", width=0.9, is_dashed=True) for number in changed
@@ -59,15 +61,6 @@ def _chart(history: History, records: Sequence[Record], palette: Palette, width_
     )
 
 
-def _latency_axis(latencies: Sequence[Latency]) -> Axis:
-    intervals = [latency.median_ci95_ms for latency in latencies if latency.median_ci95_ms]
-    reached = [
-        *(latency.median_ms for latency in latencies),
-        *(end for interval in intervals for end in (interval.low, interval.high)),
-    ]
-    return value_axis("median latency (ms)", reached, LOG_FROM)
-
-
 def _line(found: dict[int, Latency]) -> tuple[Shape, ...]:
     shapes: list[Shape] = []
     for number, latency in found.items():
@@ -80,7 +73,6 @@ def _line(found: dict[int, Latency]) -> tuple[Shape, ...]:
 
 
 def _points(history: History, record: Record) -> dict[int, Latency]:
-    """Return the latencies of one cell by the number of the run, 1 for the first, where it was ok."""
     measured = {number: run.records.get(record.cell.id) for number, run in enumerate(history.runs, 1)}
     return {
         number: record.latency

@@ -118,7 +118,6 @@ def _look(number: int, colour: Rgb, marker: str) -> Look:
 
 
 def hex_of(colour: Rgb) -> str:
-    """Return parts of one as `#e69f00`."""
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 

@@ -1,7 +1,7 @@
 """Charts of rates: latency against the requests sent, and operations a second below the roof of the two ceilings."""
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.loaded_cell import LoadedCell, RatePoint
+from bakeoff.judging.loaded_cell import RatePoint
 from bakeoff.records.text import one_line
 from bakeoff.reports import findings, load_report, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Text, axis_around, level, name
@@ -18,7 +18,7 @@ def load(contest: ContestJudgement, palette: Palette) -> Chart | None:
     x = axis_around("requests sent per second", [point.rate for point in points], is_log=True)
     latencies = [latency for point in points for latency in (point.p50_ms, point.p99_ms)]
     y = axis_around("latency (ms)", [*latencies, *limit_ms], is_log=True)
-    marks = [mark for cell in judged.cells for mark in _marks_of(cell, palette)]
+    marks = [_window(cell.label, point, palette) for cell in judged.cells for point in cell.points]
     if judged.objective:
         limit, text = limit_ms[0], f"{judged.objective.percentile} < {limit_ms[0]:g} ms"
         marks.append(Mark((level(limit, x, "bad"), Text(x.low, limit, text, colour="bad", up_pt=5.0)), text))
@@ -34,25 +34,13 @@ def load(contest: ContestJudgement, palette: Palette) -> Chart | None:
     )
 
 
-def _marks_of(cell: LoadedCell, palette: Palette) -> list[Mark]:
-    look = palette(cell.label)
-    return [
-        Mark(
-            (
-                Dots((point.rate,), (point.p99_ms,), size=4.5 if point.is_chosen else 2.5),
-                Dots((point.rate,), (point.p50_ms,), is_filled=False, size=4.5 if point.is_chosen else 2.5),
-            ),
-            _tip(cell.label, point),
-            look,
-        )
-        for point in cell.points
-    ]
-
-
-def _tip(label: str, point: RatePoint) -> str:
+def _window(label: str, point: RatePoint, palette: Palette) -> Mark:
+    size, not_chosen = (4.5, "") if point.is_chosen else (2.5, ", not chosen")
+    p99 = Dots((point.rate,), (point.p99_ms,), size=size)
+    p50 = Dots((point.rate,), (point.p50_ms,), is_filled=False, size=size)
     latencies = f"p50 {number_format.milliseconds(point.p50_ms)} ms, p99 {number_format.milliseconds(point.p99_ms)} ms"
-    not_chosen = "" if point.is_chosen else ", not chosen"
-    return f"{label} at {number_format.rate(point.rate)} requests/s: {latencies}{not_chosen}"
+    tip = f"{label} at {number_format.rate(point.rate)} requests/s: {latencies}{not_chosen}"
+    return Mark((p99, p50), tip, palette(label))
 
 
 _MARGIN = 6.0

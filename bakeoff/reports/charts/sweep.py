@@ -25,15 +25,14 @@ _FAILED = ("failed", Look(0, LIGHT["soft"], LIGHT["soft"], "x"))
 
 
 def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
-    fastest, gains = sweep_finding(sweep), sweep_speedup(sweep)
-    sweep_charts = [
+    fastest, gains, over = sweep_finding(sweep), sweep_speedup(sweep), "speed-up over eager (x)"
+    has_ratio = sweep.has_ratio
+    charts = [
         _lines(sweep, palette, latency, "sweep-latency", fastest, "median latency (ms)", LOG_FROM),
-        _lines(sweep, palette, speedup, "sweep-speedup", gains, "speed-up over eager (x)", LOG_FROM_RATIO)
-        if sweep.has_ratio
-        else None,
+        _lines(sweep, palette, speedup, "sweep-speedup", gains, over, LOG_FROM_RATIO) if has_ratio else None,
         _cost_of_one_build(sweep, palette),
     ]
-    return [chart for chart in sweep_charts if chart]
+    return [chart for chart in charts if chart]
 
 
 def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
@@ -43,9 +42,7 @@ def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
     finding = f"one build for all of {sweep.dimension}, against one for each"
     title = "latency over that of its own build (x)"
     chart = _lines(sweep, palette, over_own_build, "sweep-dynamic", finding, title, LOG_FROM_RATIO, list(dynamic))
-    if chart is None:
-        return None
-    return replace(chart, marks=(Mark((level(1.0, chart.x),)), *chart.marks))
+    return chart and replace(chart, marks=(Mark((level(1.0, chart.x),)), *chart.marks))
 
 
 def _lines(
@@ -109,11 +106,9 @@ def _written(value: Value, quantity: Quantity) -> str:
     """Return `0.0175 [0.0170, 0.0181] ms` or `1.85x [1.80, 1.90]`."""
     low, high = value.ends
     interval = Interval(low=low, high=high) if low < high else None
-    if quantity is not latency:
-        return f"{number_format.ratio(value.middle)}x {number_format.ratio_interval(interval)}"
-    return (
-        f"{number_format.milliseconds(value.middle)} {number_format.milliseconds_interval(interval)}".rstrip() + " ms"
-    )
+    if quantity is latency:
+        return f"{number_format.with_interval(value.middle, interval)} ms"
+    return f"{number_format.ratio(value.middle)}x {number_format.ratio_interval(interval)}"
 
 
 def _at(label: str, sweep: Sweep, size: float) -> str:
