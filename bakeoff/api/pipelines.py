@@ -348,13 +348,12 @@ def _may_lose_less(in_fp32: Mapping[str, Result], results: Mapping[str, Result])
 
 
 def _missed(records: Sequence[Record], required: Requirements) -> list[RequirementMissed]:
-    winners = [record for record in records if record.cell.label == WITH_WINNERS and _was_evaluated(record)]
-    return [missed for record in winners for missed in required.unmet(record)]
-
-
-def _was_evaluated(record: Record) -> bool:
-    """Return True unless `evaluate` failed for the original, or there is none."""
-    return record.reference_metrics is not None and record.reference_metrics.failure is None
+    return [
+        missed
+        for record in records
+        if record.cell.label == WITH_WINNERS and (original := record.reference_metrics) and not original.failure
+        for missed in required.unmet(record)
+    ]
 
 
 def measure_in_turn(

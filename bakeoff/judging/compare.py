@@ -360,20 +360,13 @@ def _direction(change: Change) -> Outcome:
 def _cell_change(
     base: Record | None, new: Record | None, fits: _Fits, controls: Mapping[str, Control], rules: _Rules
 ) -> CellChange:
-    if base is None or new is None:
-        return _alone(base, new)
-    if base.status is Status.OK and new.status is Status.OK:
-        return _timed(base, new, fits, controls.get(new.cell.contest_id), rules)
-    return _ended(base, new)
-
-
-def _alone(base: Record | None, new: Record | None) -> CellChange:
-    """Return the change of a cell that only one run was asked for. It is never a regression."""
-    record = new or base
-    if record is None:
-        raise ValueError("a cell is in at least one of the two reports")
+    if base and new:
+        is_timed = base.status is new.status is Status.OK
+        return _timed(base, new, fits, controls.get(new.cell.contest_id), rules) if is_timed else _ended(base, new)
+    alone = new or base
+    assert alone is not None
     outcome = Outcome.ONLY_NEW if new else Outcome.ONLY_BASE
-    return CellChange(record.cell, base, new, outcome, reason=Reason(ReasonKind.ENDED))
+    return CellChange(alone.cell, base, new, outcome, reason=Reason(ReasonKind.ENDED))
 
 
 def _ended(base: Record, new: Record) -> CellChange:

@@ -254,18 +254,17 @@ def line_of(record: Record, start: Start) -> Line | None:
     steady_s = record.latency.median_ms / 1e3
 
     def setup_s(phases: Sequence[Phase]) -> float:
-        return sum(_seconds_beyond_calls(phase, steady_s) for phase in phases)
+        # settling answers calls, too: it counts beyond them, and never as a gain
+        return sum(
+            max(0.0, phase.seconds - phase.calls * steady_s) if phase.name == SETTLE else phase.seconds
+            for phase in phases
+        )
 
     own_s, factor = setup_s(phases), 1 + TIMED_ONCE_MARGIN
     if start == "warm":
         all_s = [setup_s(process.phases) for process in record.processes if process.warm]
         factor = max(factor, *(max(own_s, other_s) / max(min(own_s, other_s), 1e-9) for other_s in all_s))
     return Line(record.cell.label, own_s, steady_s, factor)
-
-
-def _seconds_beyond_calls(phase: Phase, steady_s: float) -> float:
-    """Return what a phase took beyond the calls that it answered. Settling never counts as a gain."""
-    return max(0.0, phase.seconds - phase.calls * steady_s) if phase.name == SETTLE else phase.seconds
 
 
 def _order_at(line: Line, calls: int) -> tuple[Fraction, Fraction]:

@@ -54,9 +54,15 @@ class Deviation:
 
 
 def distributions_of(records: Sequence[Record]) -> Distributions:
-    samples = {record.cell.label: values for record in records if len(values := _calls_ms(record))}
+    samples: dict[str, Values] = {}
+    for record in records:
+        if calls_ns := [burst.samples_ns for burst in record.bursts if burst.samples_ns]:
+            samples[record.cell.label] = np.concatenate(calls_ns) / 1e6
     medians_ms = {record.cell.label: record.latency.median_ms for record in records if record.latency}
-    ends = {label: _shown_ends(values, medians_ms.get(label)) for label, values in samples.items()}
+    ends: dict[str, tuple[float, float]] = {}
+    for label, values in samples.items():
+        own_ms = [*np.quantile(values, SHOWN_QUANTILES), *([medians_ms[label]] if label in medians_ms else [])]
+        ends[label] = float(min(own_ms)), float(max(own_ms))
     lowest = min((low for low, _ in ends.values()), default=0.0)
     highest = max((high for _, high in ends.values()), default=0.0)
     is_log = bool(highest > LOG_FROM_RATIO * lowest > 0)
@@ -80,11 +86,6 @@ def deviations_of(record: Record) -> tuple[tuple[Deviation, ...], ...]:
     return tuple(by_process)
 
 
-def _calls_ms(record: Record) -> Values:
-    bursts = [np.asarray(burst.samples_ns, dtype=np.float64) for burst in record.bursts if burst.samples_ns]
-    return np.concatenate(bursts) / 1e6 if bursts else np.empty(0)
-
-
 def _thinned(deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
     step = -(-len(deviations) // MAX_TURNS)
     return tuple(
@@ -95,11 +96,6 @@ def _thinned(deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
         )
         for few in (deviations[start : start + step] for start in range(0, len(deviations), step))
     )
-
-
-def _shown_ends(values: Values, median_ms: float | None) -> tuple[float, float]:
-    low_ms, high_ms = map(float, np.quantile(values, SHOWN_QUANTILES))
-    return (low_ms, high_ms) if median_ms is None else (min(low_ms, median_ms), max(high_ms, median_ms))
 
 
 def _distribution(values: Values, median_ms: float, ends_ms: tuple[float, float], is_log: bool) -> Distribution:

@@ -135,7 +135,11 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     over = baseline[0][0] if baseline else None
     alike = [contest for contest in contests if ranked and contest.baseline == over]
     all_passed = [contest for contest in alike if set(ranked) <= set(contest.contenders)]
-    common = [contest for contest in all_passed if not over or _has_all_speedups(contest, ranked)]
+    common = [
+        contest
+        for contest in all_passed
+        if not over or all(cell.speedup for cell in contest.cells if cell.label in ranked)
+    ]
     order = sorted(
         ranked,
         key=lambda label: statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0,
@@ -175,10 +179,6 @@ def _was_tried(cell: CellJudgement) -> bool:
     return cell.record.status not in NOT_TRIED
 
 
-def _has_all_speedups(contest: ContestJudgement, labels: Sequence[str]) -> bool:
-    return all(cell.speedup for cell in contest.cells if cell.label in labels)
-
-
 def passed(cell: CellJudgement) -> bool:
     """Return True for a cell with right outputs that may win. One that does not meet the requirements has failed."""
     return cell.rank is not None
@@ -195,10 +195,11 @@ def _is_surely_slower(label: str, best: str, common: Sequence[ContestJudgement])
 
 
 def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None) -> Means:
-    rows = [row for contest in common if (row := contest.cell_of(label))]
-    speedups = [row.speedup.value for row in rows if row.speedup]
-    built_s = [row.record.build_s for row in rows if row.record.phases]
-    memory = [ratio for contest in common if (ratio := _memory_ratio(contest, label, baseline))]
+    pairs = [(row, contest.cell_of(baseline)) for contest in common if (row := contest.cell_of(label))]
+    speedups = [row.speedup.value for row, _ in pairs if row.speedup]
+    built_s = [row.record.build_s for row, _ in pairs if row.record.phases]
+    peaks = [(row.record.peak_bytes, over.record.peak_bytes if over else None) for row, over in pairs]
+    memory = [ours / theirs for ours, theirs in peaks if ours and theirs]
     return Means(
         speedup=statistics.geometric_mean(speedups) if speedups else None,
         lowest=min(speedups, default=None),
@@ -206,12 +207,6 @@ def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None)
         build_s=statistics.median(built_s) if built_s else None,
         memory=statistics.geometric_mean(memory) if len(memory) == len(common) else None,
     )
-
-
-def _memory_ratio(contest: ContestJudgement, label: str, baseline: str | None) -> float | None:
-    ours, theirs = map(contest.cell_of, (label, baseline))
-    peaks = [row.record.peak_bytes if row else None for row in (ours, theirs)]
-    return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
 
 
 def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
