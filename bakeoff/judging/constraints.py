@@ -430,7 +430,6 @@ class RequirementOpen(OfCandidates):
 
     @property
     def asked(self) -> str:
-        """Return what may be missed: `top1 > -1%`."""
         return f"{self.required.name} {self.required.comparison} {self.required.limit_text}"
 
     def say(self) -> str:

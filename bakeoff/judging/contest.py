@@ -59,7 +59,6 @@ class CellJudgement:
 
     @cached_property
     def deviations(self) -> tuple[tuple[Deviation, ...], ...]:
-        """Return how the latency of each process moved over the rounds."""
         return deviations_of(self.record)
 
 

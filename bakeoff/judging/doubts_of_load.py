@@ -174,6 +174,5 @@ def doubts_of(cell: LoadedCell) -> list[OfLoad]:
 
 
 def _spell_soak(soak: SoakSummary) -> str:
-    """Return `420 requests/s (25.00 ms over 12 s)`."""
     assert soak.objective_ms is not None  # it is missed or held
     return f"{spell_rate(soak.rate)} requests/s ({spell_ms(soak.objective_ms)} over {spell_seconds(soak.seconds)} s)"

@@ -307,7 +307,6 @@ class LastRunDiffers(Doubt):
 
     @property
     def is_opposite(self) -> bool:
-        """Return True if the two runs do not agree on which of the cells is faster."""
         return (self.before.value > 1) != (self.now.value > 1)
 
     @property

@@ -90,7 +90,6 @@ def speedup_ends(row: Row) -> Interval | None:
 
 
 def named(answer: Answer) -> str:
-    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
     return listed(first(answer.candidates), "or") if answer.candidates else NONE
 
 

@@ -20,7 +20,6 @@ def steps_table(bisection: Bisection) -> Table[TriedVersion]:
 
 
 def step_line(bisection: Bisection, step: TriedVersion) -> str:
-    """Return `onnxruntime 1.30.0: slow, 1.31x [1.28, 1.34] the time of 1.28.0`."""
     outcome = step.reason if step.over_good is None else f"{_times(step)} the time of {bisection.good}"
     return f"{bisection.package} {step.version}: {step.call}, {outcome}"
 

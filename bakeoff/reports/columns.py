@@ -249,7 +249,6 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
 
 
 def _span(cell: schema.Cell) -> str | None:
-    """Return `seq=16:128`, the sizes that a dynamic build serves."""
     return ",".join(f"{name}={span.low}:{span.high}" for name, span in cell.dynamic.items()) or None
 
 
@@ -329,7 +328,6 @@ def seconds_of_phases(phases: Sequence[schema.Phase]) -> dict[str, float]:
 
 
 def _phases(row: CellJudgement) -> str:
-    """Return `export 0.42, compile 12`."""
     seconds = seconds_of_phases(row.record.phases_until_first_answer)
     return ", ".join(
         f"{name} {number_format.seconds(taken_s)}" for name, taken_s in seconds.items() if name != "first_call"

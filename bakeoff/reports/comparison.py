@@ -79,8 +79,6 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
 
 
 def _metric(name: str) -> Column[CellChange]:
-    """Return the column of a metric of the user's own: `0.9467 → 0.9 (-0.047) [-0.06, -0.03]`."""
-
     metric = OptionalField[CellChange, MetricJudgement](lambda change: change.metrics.get(name))
     spelled = metric(number_format.metric_change)
     return Column(name, metric(lambda it: it.value), text=lambda change: spelled(change) or NONE,

@@ -244,7 +244,6 @@ def not_tried(judgement: Judgement) -> str:
 
 
 def not_tried_at(place: str, labels: Sequence[str]) -> str:
-    """Return `2 backends that cannot run here were not tried: iree, triton`."""
     subject, were = ("1 backend", "was") if len(labels) == 1 else (f"{len(labels)} backends", "were")
     return f"{subject} that cannot run {place} {were} not tried: {', '.join(labels)}"
 

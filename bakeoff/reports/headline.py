@@ -111,7 +111,6 @@ def metrics_of(contest: ContestJudgement, cell: CellJudgement) -> str:
 
 
 def _beside_reference(metric: MetricJudgement) -> str:
-    """Return `top1 0.9467 (+0.12 %)`: a metric, and how much it gains of the reference's value."""
     text = f"{metric.name} {number_format.metric(metric.value)}"
     if number_format.metric(metric.value) == number_format.metric(metric.reference):
         return f"{text} (unchanged)"

@@ -243,7 +243,6 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 
 
 def _describe(cell: Cell) -> str:
-    """Return `mlp cpu fp32 inductor`, with its dimensions and task if it has any."""
     return one_line(" ".join([*_words(cell), cell.label]))
 
 

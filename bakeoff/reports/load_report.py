@@ -167,5 +167,4 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell) -> str:
 
 
 def _for_long(load: LoadJudgement, cell: LoadedCell) -> str:
-    """Return ` (378 for long)` where the rate did not last and a lower one did."""
     return f" ({load.spec.spell_number(cell.held.rate)} for long)" if cell.held and cell.held is not cell.soak else ""

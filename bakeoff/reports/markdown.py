@@ -78,7 +78,6 @@ def escape(text: str, limit: int | None = None) -> str:
 
 
 def _heading(column: Column[T]) -> str:
-    """Return `median latency (ms) [95 %]`."""
     unit = f" ({escape(column.unit)})" if column.unit else ""
     return f"{escape(column.heading)}{unit}{' [95 %]' if column.interval else ''}"
 

@@ -7,16 +7,8 @@ from bakeoff.judging.change import Change
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.doubts_of_cells import is_coarse
 from bakeoff.judging.metric_changes import MetricJudgement
+from bakeoff.records import text
 from bakeoff.records.schema import Accuracy, Interval, Latency, Ratio, Record, Roofline
-from bakeoff.records.text import (
-    one_line,
-    spell_interval,
-    spell_ms,
-    spell_rate,
-    spell_ratio,
-    spell_rough_ratio,
-    spell_seconds,
-)
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
@@ -38,8 +30,8 @@ part has twice the limit."""
 
 UNKNOWN = "?x"
 
-rate = spell_rate
-ratio = spell_ratio
+rate = text.spell_rate
+ratio = text.spell_ratio
 """Write a rate and a ratio as a run's log does."""
 
 
@@ -53,12 +45,12 @@ _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
 def milliseconds(value_ms: float | None) -> str:
     """Return `0.0175`, without the unit."""
-    return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
+    return NONE if value_ms is None else text.spell_ms(value_ms).removesuffix(" ms")
 
 
 def interval(ends: Interval | None, write: Callable[[float], str]) -> str:
     """Return `[0.0170, 0.0181]` with a space that does not break, `[unknown]` where it is too wide, or nothing."""
-    return spell_interval(ends.low, ends.high, write) if ends else ""
+    return text.spell_interval(ends.low, ends.high, write) if ends else ""
 
 
 def with_interval(value_ms: float, ends: Interval | None) -> str:
@@ -80,7 +72,7 @@ def times(of: Ratio) -> str:
     a few calls of a busy machine say."""
     ends = of.ci95
     if of.is_of_busy_machine:
-        return f"about {spell_rough_ratio(of.value)}x" if of.is_told else UNKNOWN
+        return f"about {text.spell_rough_ratio(of.value)}x" if of.is_told else UNKNOWN
     if ends is None or 0 < ends.high <= WIDE * ends.low:
         return f"{ratio(of.value)}x"
     if ends.low <= 1 <= ends.high:
@@ -99,7 +91,7 @@ def compared(of: Ratio, other: str, as_fast: str = "") -> str:
 
 def seconds(value_s: float | None) -> str:
     """Return `0.0042` or `42`, without the unit."""
-    return NONE if value_s is None else spell_seconds(value_s)
+    return NONE if value_s is None else text.spell_seconds(value_s)
 
 
 def minutes(value_s: float) -> str:
@@ -199,7 +191,6 @@ def change(value: float) -> str:
 
 
 def metric_change(judged: MetricJudgement) -> str:
-    """Return `0.9467 → 0.9 (-0.047)`: a metric of two runs."""
     return f"{metric(judged.reference)} → {metric(judged.value)} ({change(judged.change)})"
 
 
@@ -211,8 +202,8 @@ def floor(roofline: Roofline) -> str:
         compute = "operations not counted"
     cached = " from a cache" if roofline.in_cache else ""
     memory = f"{quantity(roofline.bytes_moved, 'B')}{cached} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
-    text = f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
-    return f"none is known: a cell was faster than {text}" if roofline.is_beaten else text
+    said = f"{text.spell_ms(roofline.floor_ms)}, bound by {text.one_line(roofline.bound)} ({compute}, {memory})"
+    return f"none is known: a cell was faster than {said}" if roofline.is_beaten else said
 
 
 def achieved_rate(record: Record) -> str:
@@ -227,7 +218,6 @@ def achieved_rate(record: Record) -> str:
 
 
 def time_shares(shares: Mapping[str, float]) -> list[str]:
-    """Return texts such as `CUDAExecutionProvider 97 %`, the largest first."""
     return [f"{name} {percent(share)} %" for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
@@ -243,7 +233,7 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
 
 def ending(record: Record) -> str:
     """Say how a cell ended: `ok`, `crash in load`. The reason names a signal."""
-    return f"{record.status} in {one_line(record.died_in)}" if record.died_in else record.status.value
+    return f"{record.status} in {text.one_line(record.died_in)}" if record.died_in else record.status.value
 
 
 def ending_beside_reason(record: Record) -> str:

@@ -64,7 +64,6 @@ def _endings(contest: ContestJudgement, precision: Precision) -> str:
 
 
 def _tokens(generated: Generated) -> str:
-    """Return `31 of 31 tokens as eager's in fp32`."""
     if generated.first is None or generated.agreed_with_first is None:
         return f"{generated.agreed} of {generated.tokens} tokens as eager's"
     return f"{generated.agreed_with_first} of {generated.tokens} tokens as eager's in {generated.first}"

@@ -360,7 +360,6 @@ def with_verdicts(judgement: Judgement) -> Report:
 
 
 def ratio(ratio: Ratio) -> str:
-    """Return `1.85x [1.80, 1.90]`."""
     interval = f" [{ratio.ci95.low:.2f}, {ratio.ci95.high:.2f}]" if ratio.ci95 else ""
     return f"{ratio.value:.2f}x{interval}"
 
@@ -370,12 +369,10 @@ def ratio_or_none(of: Ratio | None) -> str:
 
 
 def sweep_title(sweep: Sweep) -> str:
-    """Return a title such as `mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
     return f"{title_without([sweep.dimension], sweep.contests[0].cell)}, over {sweep.dimension}"
 
 
 def title_without(dimensions: Collection[str], cell: Cell) -> str:
-    """Return the title of several contests that differ in these dimensions."""
     kept = {name: value for name, value in cell.dimensions.items() if name not in dimensions}
     return cell.model_copy(update={"dimensions": kept}).title
 
@@ -465,7 +462,6 @@ def _shortfall(cell: CellJudgement) -> str:
 
 
 def longest_kernel(times: KernelTimes) -> str:
-    """Return `gemv takes 61 % of that`, of the kernel that takes most of a call."""
     kernel = times.longest[0]
     return f"{one_line(kernel.name.removeprefix('void '), KERNEL_LIMIT)} takes {percent(kernel.share)} of that"
 

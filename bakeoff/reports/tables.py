@@ -94,7 +94,6 @@ class Table(Block, Generic[T]):
 
 
 def csv_field(name: str, value: Callable[[T], Raw]) -> Column[T]:
-    """Return a column that stands in the CSV alone, by this name."""
     return Column(name, value, surfaces=Surface.NONE, csv=name)
 
 

@@ -82,7 +82,6 @@ def conclusion(blame: Blame) -> str:
 
 
 def spot(place: PartTrial) -> str:
-    """Return `layers.3: aten.to.dtype, operator (mine.py, line 9, in forward)`."""
     return f"{place.name or THE_MODEL.strip('()')}, {place.kind}{f' ({place.line})' if place.line else ''}"
 
 
@@ -107,7 +106,6 @@ def further_sentences(blame: Blame) -> str:
 
 
 def figures(trial: PartTrial) -> str:
-    """Return `its own error is 1.7e-03, and up to 1.2e-06 is allowed`."""
     if not math.isfinite(trial.error or 0.0):
         return "it returns values that are not finite where the reference's are"
     return f"its own error is {error(trial.error)}, and up to {error(trial.limit)} is allowed"
@@ -249,7 +247,6 @@ def kept_conclusion(kept: KeptSet) -> str:
 
 
 def ends(variant: Variant) -> str:
-    """Return the interval of a ratio as `[1.02, 1.10]`, or nothing."""
     return "[{}, {}]".format(*map(ratio, variant.ratio_ci95)) if variant.ratio_ci95 else ""
 
 

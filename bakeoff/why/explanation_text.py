@@ -120,7 +120,6 @@ def _named(name: str, share: float) -> str:
 
 
 def bound_text(bound: Bound | None) -> str:
-    """Say which ceiling bounds a module, and how near it comes to it: `compute, 64 %`."""
     if bound is None:
         return ""
     return bound.by if bound.share is None else f"{bound.by}, {percent(bound.share)} %"

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from bakeoff.judging import doubts_of_cells as of_cells
+from bakeoff.judging import doubts_of_machine as of_machine
 from bakeoff.judging import doubts_of_winner as of_winner
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import compare
@@ -19,35 +20,11 @@ from bakeoff.judging.doubt import Doubt, OfRecords, Stop
 from bakeoff.judging.doubts import IN_ORDER_OF_WEIGHT
 from bakeoff.judging.doubts_of_load import KINDS as OF_LOAD
 from bakeoff.judging.doubts_of_load import LatencyDrifted, NearCeiling, RequestsFailed, ShortWindows, SoakMissed
-from bakeoff.judging.doubts_of_machine import (
-    AlwaysWaited,
-    ClockFell,
-    ClockHeldDown,
-    CoresStolen,
-    CoresTaken,
-    GpuShared,
-    SpeedDrifted,
-)
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.loaded_cell import SoakSummary
 from bakeoff.judging.ranking import Evidence, Ranking
 from bakeoff.judging.stored_report import last_verdicts
-from bakeoff.records.doubts import (
-    BuiltAnew,
-    Caveat,
-    Dropped,
-    Effect,
-    InputsNotWritten,
-    NarrowReference,
-    OtherWidths,
-    ProcessLost,
-    Recalled,
-    Recompiled,
-    RecordDoubt,
-    WarmUpNoise,
-    WarmUpTrend,
-    WithoutEffect,
-)
+from bakeoff.records import doubts as of_records
 from bakeoff.records.failure import Failure
 from bakeoff.records.report_file import write_json
 from bakeoff.records.scenarios import Scenario
@@ -94,7 +71,7 @@ DOUBTS: list[Doubt] = [
     of_winner.Unpaired(),
     RequirementMissed("onnx", Requirement("peak_device_bytes", "<", 4e8, "400 MB"), 412e6),
     OfRecords(("onnx", "eager"), caveat("no trend")),
-    OfRecords(("onnx",), Caveat(text="never ran")),
+    OfRecords(("onnx",), of_records.Caveat(text="never ran")),
     of_cells.CoarseCheck(("eager", "onnx"), error=0.416),
     of_cells.NotEvaluated(("onnx",), "KeyError: label", of_reference=False),
     of_cells.NotEvaluated(("onnx", "eager"), "KeyError: label", of_reference=True),
@@ -113,8 +90,8 @@ DOUBTS: list[Doubt] = [
     of_cells.ThroughputContradicted({"onnx": 0.08, "eager": 0.002}),
     of_cells.TwoSpeeds({"onnx": 2.131}),
     of_cells.FreshMemory({"eager": 7526.2}),
-    CoresStolen(0.001, is_counted=True),
-    AlwaysWaited({"eager": 1.46, "onnx": 0.3}),
+    of_machine.CoresStolen(0.001, is_counted=True),
+    of_machine.AlwaysWaited({"eager": 1.46, "onnx": 0.3}),
     of_cells.RoughLatency(
         {"onnx": Interval(low=0.0005, high=0.26), "eager": Interval(low=0.2, high=0.5)}, below_floor=("onnx",)
     ),
@@ -125,7 +102,7 @@ DOUBTS: list[Doubt] = [
     of_winner.MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
     of_winner.MachineBusy("onnx", {"eager": busy(1.04, is_rough=True)}),
     of_winner.LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
-    SpeedDrifted(17.48),
+    of_machine.SpeedDrifted(17.48),
     of_winner.NotRanked(("onnx",), Status.OOM, "no memory"),
     of_cells.BuildSpread({"inductor": 0.2}),
     of_winner.NotRanked(("onnx", "inductor"), Status.OOM, ""),
@@ -139,23 +116,23 @@ DOUBTS: list[Doubt] = [
     RequestsFailed("onnx", 3, 1200, "RuntimeError: no"),
 ]
 
-OF_RECORDS: list[RecordDoubt] = [
+OF_RECORDS: list[of_records.RecordDoubt] = [
     caveat("never steady"),
-    NarrowReference(computed_in="float64", in_float32=("aten._grouped_mm",)),
-    NarrowReference(computed_in="float32", why="OutOfMemoryError: tried to allocate 80 GiB"),
-    InputsNotWritten(names=("input 0",)),
-    InputsNotWritten(names=("input 0",), are_converted=True),
-    Dropped(accesses=ACCESSES),
-    Dropped(accesses=ACCESSES[2:]),
-    Recalled(operators=1, again=0),
-    WithoutEffect(inputs=("input 1",)),
-    OtherWidths(outputs=("output[1] as int32 in place of int64",)),
-    Recompiled(count=2),
-    WarmUpTrend(seconds=30.2),
-    WarmUpNoise(),
-    ProcessLost(reason="not done within 600 s"),
-    ProcessLost(reason="died of signal 9 (SIGKILL) in last check", rounds=12),
-    BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
+    of_records.NarrowReference(computed_in="float64", in_float32=("aten._grouped_mm",)),
+    of_records.NarrowReference(computed_in="float32", why="OutOfMemoryError: tried to allocate 80 GiB"),
+    of_records.InputsNotWritten(names=("input 0",)),
+    of_records.InputsNotWritten(names=("input 0",), are_converted=True),
+    of_records.Dropped(accesses=ACCESSES),
+    of_records.Dropped(accesses=ACCESSES[2:]),
+    of_records.Recalled(operators=1, again=0),
+    of_records.WithoutEffect(inputs=("input 1",)),
+    of_records.OtherWidths(outputs=("output[1] as int32 in place of int64",)),
+    of_records.Recompiled(count=2),
+    of_records.WarmUpTrend(seconds=30.2),
+    of_records.WarmUpNoise(),
+    of_records.ProcessLost(reason="not done within 600 s"),
+    of_records.ProcessLost(reason="died of signal 9 (SIGKILL) in last check", rounds=12),
+    of_records.BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
 ]
 
 EXAMPLES: dict[object, object] = {
@@ -193,7 +170,7 @@ def kinds_of(kind: type) -> list[type]:
     return kinds if inspect.isabstract(kind) else [kind, *kinds]
 
 
-IN_RECORDS = get_args(get_args(RecordDoubt)[0])
+IN_RECORDS = get_args(get_args(of_records.RecordDoubt)[0])
 
 
 def test_each_doubt_says_as_before_what_it_means_and_in_brief_how_it_could_change_the_winner() -> None:
@@ -201,7 +178,7 @@ def test_each_doubt_says_as_before_what_it_means_and_in_brief_how_it_could_chang
     examples = [example_of(kind) for kind in kinds_of(Doubt) if kind is not OfRecords]
     examples += [replace(example_of(kind), label="onnx") for kind in OF_LOAD]
     examples += [OfRecords(("onnx",), example_of(kind)) for kind in IN_RECORDS]
-    grave = [doubt for doubt in examples if doubt.effect(first) is Effect.WINNER]
+    grave = [doubt for doubt in examples if doubt.effect(first) is of_records.Effect.WINNER]
     brief = [f"but {doubt.brief} ({type(getattr(doubt, 'doubt', doubt)).__name__})" for doubt in grave]
     text = "\n".join([*(doubt.say() for doubt in [*DOUBTS, *OF_RECORDS]), "", *sorted(brief), ""])
     same_as_golden("doubts.txt", text)
@@ -335,7 +312,15 @@ def test_doubts_about_machines_are_reported_as_before() -> None:
         "no conditions": [ok(cell("eager"), constant([1.0] * 12))],
         "no cell": [],
     }
-    kinds = (ClockFell, ClockHeldDown, CoresTaken, AlwaysWaited, CoresStolen, SpeedDrifted, GpuShared)
+    kinds = (
+        of_machine.ClockFell,
+        of_machine.ClockHeldDown,
+        of_machine.CoresTaken,
+        of_machine.AlwaysWaited,
+        of_machine.CoresStolen,
+        of_machine.SpeedDrifted,
+        of_machine.GpuShared,
+    )
     found = {
         name: [doubt.say() for kind in kinds for doubt in kind.find(Evidence(Ranking(records)))]
         for name, records in cases.items()
@@ -362,12 +347,12 @@ def after(last_onnx_ms: float, onnx_ms: float) -> Report:
     ("before_ms", "now_ms", "certainty", "effect"),
     [
         (0.5, 0.5, Certainty.SURE, None),
-        (0.4, 0.5, Certainty.SURE, Effect.NUMBER),
-        (1.8, 0.5, Certainty.DOUBTED, Effect.WINNER),
+        (0.4, 0.5, Certainty.SURE, of_records.Effect.NUMBER),
+        (1.8, 0.5, Certainty.DOUBTED, of_records.Effect.WINNER),
     ],
 )
 def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
-    before_ms: float, now_ms: float, certainty: Certainty, effect: Effect | None
+    before_ms: float, now_ms: float, certainty: Certainty, effect: of_records.Effect | None
 ) -> None:
     (contest,) = judge(after(before_ms, now_ms)).contests
     told = [
@@ -377,7 +362,7 @@ def test_a_run_that_says_other_than_the_last_one_has_a_doubt(
         if isinstance(each, of_winner.LastRunDiffers)
     ]
     assert (contest.fastest.certainty, [its for its, _ in told]) == (certainty, [effect] if effect is not None else [])
-    if effect is Effect.WINNER:
+    if effect is of_records.Effect.WINNER:
         assert headline.certainty(contest) == "but the last run said the opposite"
         said = told[0][1].say()
         assert said.startswith("the last run (yesterday) said the opposite: onnx was 0.56x as fast as eager")
