@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from bakeoff.judging.judgement import Judgement, contests_of, judge, judge_together
 from bakeoff.records.schema import Interval, Record, Report, Status
 from bakeoff.reports import charts, findings
-from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, speed
+from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette, rows
 from bakeoff.reports.charts.chart import Axis, Dots, Hill, Line, Lost, Mark, Text, Tile
+from bakeoff.reports.charts.fronts import speed_over_error
 from bakeoff.reports.charts.paint import save_png, save_svg
 from bakeoff.reports.charts.palette import BLACK, DARK_GROUND, WHITE, Look, luminance, parse_hex, ramp, readable
-from bakeoff.reports.charts.precisions import speed_over_error
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
 from bakeoff.reports.run_report import to_cell
 from tests.judging import test_precisions as precisions
@@ -277,7 +277,7 @@ def test_an_interval_that_begins_below_the_axis_is_cut_off_there() -> None:
         interval = {"median_ci95_ms": Interval(low=low_ms, high=2.2)}
         widened = best.model_copy(update={"latency": best.latency.model_copy(update=interval)})
         cells = (replace(contest.cells[0], record=widened), *contest.cells[1:])
-        chart = speed.latency(replace(contest, cells=cells), Palette(records))
+        chart = rows.latency(replace(contest, cells=cells), Palette(records))
         assert chart is not None and chart.x.is_log
         spans = [shape.xs for mark in chart.marks for shape in mark.shapes if isinstance(shape, Line)]
         assert all(chart.x.low <= x for xs in spans for x in xs)

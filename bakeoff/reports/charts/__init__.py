@@ -17,12 +17,11 @@ from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
 from bakeoff.records.start_samples import Starts
 from bakeoff.reports import findings, machine
-from bakeoff.reports.charts import building, calls, rates, speed
+from bakeoff.reports.charts import fronts, rates, rows
 from bakeoff.reports.charts.chart import Chart, Charts, Stop
 from bakeoff.reports.charts.costs import costs
 from bakeoff.reports.charts.palette import Look, Palette
-from bakeoff.reports.charts.precisions import speed_over_error
-from bakeoff.reports.charts.speed import of_change
+from bakeoff.reports.charts.rows import of_change
 from bakeoff.reports.charts.suite import profile, speedup_map
 from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 from bakeoff.reports.start_report import headline
@@ -42,16 +41,16 @@ _IN_SWEEPS = {"latency", "speedup"}
 
 _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     rates.load,
-    speed.latency,
-    speed.speedup,
-    speed_over_error,
-    building.pareto,
+    rows.latency,
+    rows.speedup,
+    fronts.speed_over_error,
+    fronts.pareto,
     costs,
-    building.phases,
-    calls.samples,
-    calls.drift,
+    rows.phases,
+    rows.samples,
+    rows.drift,
     rates.roofline,
-    building.starts,
+    rows.starts,
 ]
 
 
@@ -127,7 +126,7 @@ def draw_history(history: History, folder: Path) -> list[Path]:
 
 def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list[Path]:
     origin = f"{measured.machine}, Python {measured.python}, {measured.created_at[:10]}"
-    chart = building.starts_chart(judged, measured.title, headline(judged), origin)
+    chart = rows.starts_chart(judged, measured.title, headline(judged), origin)
     return _draw({"starts": [chart]}, {"starts": ""}, folder, png=False)
 
 
@@ -139,7 +138,7 @@ def latencies_svg(judgement: Judgement) -> str | None:
     drawn = [
         replace(_of_report(chart, _report_of(contest, judgement)), subject=subjects[place])
         for place, contest in enumerate(judgement.contests)
-        if (chart := speed.latency(contest, palette))
+        if (chart := rows.latency(contest, palette))
     ]
     return file_svg(drawn[:CHARTS_PER_FILE], "") if drawn else None
 

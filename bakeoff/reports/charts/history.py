@@ -8,7 +8,7 @@ from bakeoff.records.text import one_line
 from bakeoff.reports import findings, machine
 from bakeoff.reports.charts.chart import COLUMN_IN, Axis, Chart, Dots, Line, Mark, Shape, value_axis
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette
-from bakeoff.reports.charts.speed import LOG_FROM
+from bakeoff.reports.charts.rows import LOG_FROM
 
 _WIDE_UP_TO = 3
 """So many contests stand below each other, as wide as the page; more stand in two columns."""

@@ -13,7 +13,7 @@ from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around, level, value_axis
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
-from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO
+from bakeoff.reports.charts.rows import LOG_FROM, LOG_FROM_RATIO
 from bakeoff.reports.findings import sweep_speedup
 from bakeoff.reports.sentences import sweep_finding, sweep_title
 

@@ -1,17 +1,86 @@
-"""The chart of a contest across precisions: what speed costs in error."""
+"""Charts of what one gain costs in another, with the front of both: latency and build time, speed and error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import Interval
-from bakeoff.reports import findings
-from bakeoff.reports.charts.building import front_mark
-from bakeoff.reports.charts.chart import Chart, Mark, axis_around, name, point
+from bakeoff.reports import findings, number_format
+from bakeoff.reports.charts.chart import Axis, Chart, Line, Mark, axis_around, name, point
 from bakeoff.reports.charts.palette import Palette
+
+SHORTEST_BUILD_S = 1e-3
+"""A shorter build stands here on a logarithmic axis."""
 
 SMALLEST_ERROR = 1e-12
 """A smaller error stands here on the logarithmic axis."""
+
+
+def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
+    points = [(cell, latency) for cell in contest.ranked if (latency := cell.latency)]
+    if len(contest.ranked) < 3 or any(latency.median_ms <= 0 for _, latency in points):
+        return None
+    builds_s = [build_s(cell) for cell, _ in points]
+    is_cut = SHORTEST_BUILD_S in builds_s
+    x = axis_around(f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}", builds_s, is_log=True)
+    marks = [front_mark([(build_s(cell), latency.median_ms) for cell, latency in points], x)]
+    reached = []
+    for cell, latency in points:
+        at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := latency.median_ci95_ms) else ()
+        reached += [latency.median_ms, *ends_ms]
+        shapes = point(at_s, latency.median_ms, ends_ms, cell.label in contest.front.labels)
+        record = cell.record
+        speedup = [f"{number_format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
+        parts = [
+            f"{cell.label}: {number_format.median(latency)} ms",
+            *speedup,
+            f"built in {number_format.seconds(record.build_s)} s",
+            f"{number_format.mebibytes(number_format.peak_memory(record)[0])} MiB",
+            f"relative error {number_format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+        ]
+        marks.append(Mark(shapes, ", ".join(parts), palette(cell.label)))
+    return Chart(
+        name="pareto",
+        subject=contest.title,
+        finding=findings.pareto(contest),
+        caption="Median latency in ms with its 95 % interval against build time in s; the line is their front. Hollow: "
+        f"another one is nowhere worse, and somewhere better, in {', '.join(contest.front.aims)}",
+        x=x,
+        y=axis_around("median latency (ms)", reached, is_log=min(reached) > 0),
+        marks=tuple(marks),
+        legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
+        foot_note=" ".join(
+            f"\u00d7 {name(cell)} {cell.record.status}"
+            for cell in contest.unranked
+            if not cell.record.status.is_absence
+        ),
+    )
+
+
+def build_s(cell: CellJudgement) -> float:
+    """Return the build time, long enough for a logarithmic axis."""
+    return max(cell.record.build_s, SHORTEST_BUILD_S)
+
+
+def front_mark(points: Sequence[tuple[float, float]], x: Axis, x_sign: int = 1, y_sign: int = 1) -> Mark:
+    """Return the front of these points as a line up to the end of the axis. A sign is -1 where more is better."""
+    front = stairs([(x_sign * at, y_sign * value) for at, value in points])
+    corners = [front[0]]
+    for at, value in front[1:]:
+        corners += [(at, corners[-1][1]), (at, value)]
+    corners.append((x_sign * (x.high if x_sign > 0 else x.low), corners[-1][1]))
+    xs, ys = zip(*((x_sign * at, y_sign * value) for at, value in corners), strict=True)
+    return Mark((Line(xs, ys, colour="soft", width=1.0),))
+
+
+def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other is below in both coordinates, from left to right."""
+    stairs: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not stairs or y < stairs[-1][1]:
+            stairs.append((x, y))
+    return stairs
 
 
 def speed_over_error(contest: ContestJudgement, palette: Palette) -> Chart | None:
