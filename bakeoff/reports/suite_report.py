@@ -184,9 +184,7 @@ def tile(contest: ContestJudgement, label: str) -> Tile:
         return Tile(NONE, None)
     if not passed(cell):
         return Tile(
-            "not as required" if cell.unmet else cell.record.status.value,
-            None,
-            not cell.record.status.is_absence,
+            "not as required" if cell.unmet else cell.record.status.value, None, not cell.record.status.is_absence
         )
     if cell.speedup is None:
         return Tile(f"{number_format.milliseconds(cell.latency.median_ms if cell.latency else None)} ms", None)

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from bakeoff.judging.bisection import Bisection, Call, TriedVersion, call_of, judge_step
 from bakeoff.judging.change import Change, latency_change, relative_change
-from bakeoff.judging.compare import (
-    FAIL_ON,
-    Comparison,
-    Outcome,
-    compare,
-    parse_fail_on,
-    parse_share,
-)
+from bakeoff.judging.compare import FAIL_ON, Comparison, Outcome, compare, parse_fail_on, parse_share
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.history import history_of
@@ -367,11 +360,7 @@ def scenes() -> dict[str, Comparison]:
         "one slower and one wrong": compare(
             ALL_OK,
             report(
-                [
-                    ended(None, "eager"),
-                    ok(cell("onnx"), measured([1.2, 1.2, 1.2])),
-                    ended(Status.INCORRECT, "openvino"),
-                ]
+                [ended(None, "eager"), ok(cell("onnx"), measured([1.2, 1.2, 1.2])), ended(Status.INCORRECT, "openvino")]
             ),
         ),
         "not reached in the new run": compare(base, PARTIAL),

@@ -33,15 +33,7 @@ from bakeoff.judging.fit import Fit, fit
 from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.ranking import contenders, undecided
 from bakeoff.judging.start_times import judge_starts
-from bakeoff.records.schema import (
-    Interval,
-    LeftEarly,
-    Memory,
-    Ratio,
-    Record,
-    RecordedSize,
-    Throughput,
-)
+from bakeoff.records.schema import Interval, LeftEarly, Memory, Ratio, Record, RecordedSize, Throughput
 from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.records.text import counted
 from bakeoff.reports import sentences

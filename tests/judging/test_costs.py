@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.costs import (
-    STARTS,
-    BreakEven,
-    Costs,
-    Leg,
-    Line,
-    break_even,
-    envelope,
-    line_of,
-)
+from bakeoff.judging.costs import STARTS, BreakEven, Costs, Leg, Line, break_even, envelope, line_of
 from bakeoff.judging.doubt import OfRecords
 from bakeoff.judging.doubts_of_load import LatencyDrifted, SoakMissed
 from bakeoff.judging.fit import summarise

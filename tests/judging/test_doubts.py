@@ -33,18 +33,7 @@ from bakeoff.records.traits import Access, AccessKind
 from bakeoff.reports import headline
 from bakeoff.reports.comparison import to_markdown
 from bakeoff.reports.sentences import stored_verdict
-from tests.reports.samples import (
-    caveat,
-    cell,
-    constant,
-    environment,
-    lived,
-    ok,
-    once,
-    report,
-    steady,
-    under,
-)
+from tests.reports.samples import caveat, cell, constant, environment, lived, ok, once, report, steady, under
 from tests.reports.test_sentences import ACCESSES
 from tests.support.golden import same_as_golden
 

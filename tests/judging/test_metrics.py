@@ -7,12 +7,7 @@ import pytest
 
 from bakeoff.judging.acceptance import Acceptance
 from bakeoff.judging.answer import Certainty
-from bakeoff.judging.constraints import (
-    QUANTITIES,
-    RequirementMissed,
-    Requirements,
-    parse_limits_on_errors,
-)
+from bakeoff.judging.constraints import QUANTITIES, RequirementMissed, Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.metric_changes import judge_metrics, mcnemar
 from bakeoff.records.doubts import AcceptedByLimit, AcceptedByMetric

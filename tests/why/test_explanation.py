@@ -25,14 +25,7 @@ from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
 from bakeoff.why import controller
 from bakeoff.why import explanation_text as shown
-from bakeoff.why.explanation import (
-    ExplanationAnswer,
-    ProfiledCell,
-    explain,
-    kernel_name,
-    named_apart,
-    tree_of,
-)
+from bakeoff.why.explanation import ExplanationAnswer, ProfiledCell, explain, kernel_name, named_apart, tree_of
 from bakeoff.why.explanation_text import explanation_to_page
 from bakeoff.why.records import CellProfile, ThreadUse
 from bakeoff.why.suggestions import brought, fewer_threads, request_to_try, suggestions, with_fewer_threads
