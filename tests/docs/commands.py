@@ -106,7 +106,6 @@ def copy_checkout(folder: Path, files: Mapping[str, str], table: str, row: str) 
 
 
 def follow(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of a page in `folder`."""
     assert command[0] == "python"
     return subprocess.run(
         [sys.executable, *command[1:]],

@@ -86,7 +86,6 @@ for contest in answer["contests"]:
 
 
 def page() -> str:
-    """Return the text of docs/json.md."""
     parts = [INTRODUCTION.strip()]
     for command, model in MODELS.items():
         schema = model.model_json_schema(mode="serialization")

@@ -408,7 +408,6 @@ def looks_like_a_checkout(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment in which `python` is the one that runs this test, and `bakeoff` is this checkout's."""
     folder.mkdir()
     program = folder / "bakeoff"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/runner.py" "$@"\n')

@@ -30,7 +30,6 @@ RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the checkout and add the page's file and row."""
     files = {"bakeoff/backends/exported.py": FILE}
     copy = commands.copy_checkout(tmp_path_factory.mktemp("checkout"), files, "bakeoff/backends/__init__.py", ROW)
     shutil.copytree(ROOT / "tests/backends", copy / "tests/backends", ignore=shutil.ignore_patterns("__pycache__"))
@@ -81,7 +80,6 @@ LIST, MODEL_RUN = (command.text.split() for command in commands.commands(MODEL_P
 
 @pytest.fixture(scope="module")
 def checkout_with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the checkout and add the page's file and row."""
     return commands.copy_checkout(
         tmp_path_factory.mktemp("checkout"), commands.files(MODEL_PAGE), "bakeoff/models/__init__.py", MODEL_ROW
     )

@@ -72,7 +72,6 @@ def outcomes(comparison: Comparison) -> dict[str, str]:
 
 
 def elsewhere(found: Report, **changed: object) -> Report:
-    """The same run, said to be made in another environment."""
     return found.model_copy(update={"environment": found.environment.model_copy(update=changed)})
 
 
@@ -593,7 +592,6 @@ def ratio(value: float, half_width: float = 0.005, processes: int = 10) -> Ratio
 
 
 def walked(judge: Callable[[str], TriedVersion], versions: tuple[str, ...] = VERSIONS) -> Bisection:
-    """Return the bisection after all the steps that it asks for."""
     found = Bisection(package="toy", backend="onnx", versions=versions)
     while version := found.next_version:
         found = found.model_copy(update={"steps": (*found.steps, judge(version))})

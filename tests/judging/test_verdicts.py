@@ -108,7 +108,6 @@ def _named(doubt: Doubt) -> str:
 
 
 def apart(onnx: Sequence[float], inductor: Sequence[float], eager: Sequence[float]) -> list[Record]:
-    """Return cells with a process of each of these levels in ms."""
     each = {"onnx": onnx, "inductor": inductor, "eager": eager}
     return [ok(cell(name), steady(levels_ms)) for name, levels_ms in each.items()]
 

@@ -28,10 +28,6 @@ SAMPLE = Sample(
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one brief run, of the backends that build something on the CPU in a second. No test changes it.
-
-    The workers of pytest-xdist share it: the first one that needs it measures.
-    """
     folder = folder_of_all(tmp_path_factory) / "kept-run"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():

@@ -412,7 +412,6 @@ def test_the_configuration_names_what_the_artefact_has(run: Path, tmp_path: Path
 
 
 def written(folder: Path, record: Record, artifact: str, manifest: Manifest | None = None) -> Path:
-    """Write a repository with an empty artefact, and return the folder of its model."""
     folder.mkdir()
     (folder / artifact).touch()
     if manifest:
@@ -513,7 +512,6 @@ CPP_SAMPLE = Sample(
 
 
 def written_program(folder: Path, label: str = "aotinductor", sample: Sample = CPP_SAMPLE, **fields: Any) -> str:
-    """Write the program for a record, and return its text."""
     folder.mkdir()
     arrays = {"output_0": np.ones(10), "places_0": np.arange(10), "input_0": np.ones((2, 8), np.int64)}
     np.savez(folder / "sample.npz", facts=np.array("{}"), **arrays)
@@ -568,7 +566,6 @@ def test_a_program_that_does_not_build_says_why(tmp_path: Path) -> None:
 
 
 def built_program(label: str, run: Path, folder: Path) -> list[str]:
-    """Export and build the program of a cell, and return the command that runs it."""
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     record, _ = export.export(run, label, folder, Format.CPP)

@@ -98,7 +98,6 @@ for line in sys.stdin:
 
 
 def outside_of_the_checkout() -> dict[str, str]:
-    """Return an environment without this repository on Python's path."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = os.pathsep.join(entry for entry in entries if entry and Path(entry).resolve() != ROOT)
     return {**os.environ, "PYTHONPATH": others}

@@ -81,7 +81,6 @@ print(numpy.abs(answer - given["output_0"]).max(), "pydantic" in sys.modules)
 
 @pytest.fixture(scope="session")
 def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders of all builds of the run."""
     folder = tmp_path_factory.mktemp("exported")
     for label in BUILDING:
         export.export(run, label, folder / label)
@@ -497,7 +496,6 @@ class Measured:
 
 
 def contender(folder: Path, imports: str = "pass", call: str = "pass", check: str = "True") -> Contender:
-    """Return a folder whose runtime does this alone."""
     (folder / "runtime").mkdir(parents=True)
     (folder / "runtime/folder.py").write_text(RUNTIME.format(imports=imports, call=call, check=check))
     return Contender(record_of("onnx"), "onnx", "load.py", start_runs._staged(sys.executable, folder), None, {})

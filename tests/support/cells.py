@@ -10,11 +10,9 @@ CASES = ROOT / "tests/cases"
 
 
 def cell_of(model: str, backend: str = "eager", sizes: Mapping[str, int | str] | None = None, **fields: object) -> Cell:
-    """Return a cell of a model with all of its dimensions, of which `sizes` differ from the defaults."""
     dimensions = models.find(model).resolve(dict(sizes or {}))
     return Cell.model_validate({"model": model, "dimensions": dimensions, "backend": backend, **fields})
 
 
 def case(name: str, backend: str = "eager", **fields: object) -> Cell:
-    """Return a cell of a model in tests/cases, such as `sparse.py:factory`."""
     return cell_of(f"{CASES}/{name}", backend, **fields)

@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(code: str, *arguments: object, **variables: str) -> str:
-    """Run this code in a fresh interpreter that imports the checkout. Return what it printed, and fail if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

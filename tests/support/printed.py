@@ -19,7 +19,6 @@ def console_of(width: int, is_terminal: bool) -> Console:
 
 
 def text_of(console: Console) -> str:
-    """Return what was printed, without blanks at the ends of lines."""
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 

@@ -162,7 +162,6 @@ class ScriptedWorker:
         return math.inf if self._events[0] == HANG else self._due_s
 
     def _passing(self, seconds: float) -> None:
-        """Let so many seconds pass before it speaks."""
         if seconds:
             self._due_s = self._machine.time_s + seconds
 
@@ -390,11 +389,9 @@ class ScriptedLauncher:
         return most
 
     def warmed_up_s(self, label: str) -> list[float]:
-        """Return for how long each worker of a cell warmed up."""
         return [worker.warmed_up_s for worker in self._workers[label]]
 
     def alive(self) -> int:
-        """Return how many workers are alive."""
         return sum(not worker.is_over for workers in self._workers.values() for worker in workers)
 
     def ask(

@@ -157,7 +157,6 @@ def hidden(ms: float, other_ms: float) -> list[ProfiledCell]:
 
 
 def scenes() -> dict[str, tuple[list[ProfiledCell], int | None]]:
-    """Return cells that are explained, and the depth."""
     deep = [f"layers.{number}" for number in range(6)]
     wide = [f"layers.{number}" for number in range(30)]
     head = crowded(*deep, ms=1.0, classes=["head", "head.norm", "layers.0.norm"])
@@ -256,7 +255,6 @@ def make():
 
 
 def stored_run(folder: Path, *backends: str, **of_cell: Any) -> Path:
-    """Write the report of a run of the model, as if it had been measured."""
     (folder / "steps.py").write_text(MODEL)
     cells = [samples.cell(backend, model="steps.py:make", **of_cell) for backend in backends]
     records = [samples.ok(cell, samples.bursts(1.0)) for cell in cells]

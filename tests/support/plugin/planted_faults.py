@@ -253,7 +253,6 @@ def tanh_gelu(module: torch.nn.Module) -> None:
 
 
 def rounded(tensor: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
-    """Return float32 numbers rounded to so many bits of mantissa."""
     import torch
 
     dropped = LARGE_MANTISSA_BITS - mantissa_bits
