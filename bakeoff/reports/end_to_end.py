@@ -1,10 +1,9 @@
 """What a whole request takes, in words and as a table, where more than the model belongs to it."""
 
-from typing import Any
-
 from bakeoff.judging.answer import Certainty, Row
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
+from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.records.text import percent, spell_ms
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.tables import Column, Table
@@ -22,10 +21,7 @@ def brief(contest: ContestJudgement) -> str:
     return f"whole requests: {answers.line(judged.answer, f'{spell_ms(judged.answer.value)} ({longest})')}"
 
 
-def sentences(contest: ContestJudgement) -> list[str]:
-    judged = contest.end_to_end
-    if judged is None:
-        return []
+def sentences(judged: EndToEnd) -> list[str]:
     if judged.failures:
         return [f"a whole request could not be judged: {failure}" for failure in judged.failures]
     answer = judged.answer
@@ -49,14 +45,11 @@ def _what_decides(processes: int) -> str:
     return f"Whole requests vary too much to be compared: raise --processes over {processes}, or use a quieter machine"
 
 
-def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    judged = contest.end_to_end
-    if judged is None or judged.answer.best is None:
-        return []
+def table(judged: EndToEnd) -> Table[Row]:
     columns: list[Column[Row]] = [
         Column("backend", lambda row: row.label, is_text=True, is_label=True),
         Column("rank", lambda row: row.rank),
         Column("a request", lambda row: row.value, "ms", number_format.milliseconds, interval=lambda row: row.interval),
         Column(f"over {judged.answer.baseline or 'the baseline'}", answers.speedup, "x", number_format.ratio),
     ]
-    return [Table(columns, judged.answer.rows, "Whole requests: before, the model and after")]
+    return Table(columns, judged.answer.rows, "Whole requests: before, the model and after")

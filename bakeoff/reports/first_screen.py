@@ -18,7 +18,7 @@ from bakeoff.records.failure import LATER
 from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Record, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
-from bakeoff.reports import dynamic, machine, mix, number_format, sentences
+from bakeoff.reports import machine, number_format, sentences
 
 AGAIN = "all of it again"
 
@@ -29,10 +29,6 @@ MAX_ACCEPTED_RMSE = 1e-2
 def unfinished(judgement: Judgement) -> list[str]:
     missing = machine.what_is_missing(judgement.report, sentences.not_reached(judgement))
     return [text for text in (missing, sentences.what_more_time_would_settle(judgement)) if text]
-
-
-def over_sizes(judgement: Judgement) -> list[str]:
-    return [*map(dynamic.answer, judgement.dynamic_ranges), *map(mix.answer, judgement.mixes)]
 
 
 def whether_to_ship(contests: Sequence[ContestJudgement]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
+from bakeoff.judging.contest import GeneratingCell, Generation
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
@@ -49,21 +49,12 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
     ]  # fmt: skip
 
 
-def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    if (generation := contest.generation) is None or not generation.cells:
-        return []
-    tables: list[Table[Any]] = [
-        Table(columns_of(generation), generation.cells, f"Whole generations: {_sizes(generation)}")
-    ]
-    if len(generation.peak_bytes) > 1:
-        tables.append(_memory(generation))
-    return tables
+def tables(generation: Generation) -> list[Table[Any]]:
+    table = Table(columns_of(generation), generation.cells, f"Whole generations: {_sizes(generation)}")
+    return [table, *([_memory(generation)] if len(generation.peak_bytes) > 1 else [])]
 
 
-def sentences(contest: ContestJudgement) -> list[str]:
-    generation = contest.generation
-    if generation is None:
-        return []
+def sentences(generation: Generation) -> list[str]:
     if generation.answer.best is None:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
     answer, best = generation.answer, generation.cells[0]

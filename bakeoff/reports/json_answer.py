@@ -18,11 +18,10 @@ from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
 from bakeoff.reports import (
-    dynamic,
     end_to_end,
     headline,
     load_report,
-    mix,
+    over_sizes,
     sentences,
     start_report,
     suite_report,
@@ -226,8 +225,8 @@ def answer_of(judgement: Judgement, folder: Path) -> RunAnswer:
         complete=judgement.report.complete,
         contests=[_answer(contest) for contest in judgement.contests],
         suites=[_suite_answer(suite) for suite in judgement.suites],
-        mixes=[_mix_answer(each) for each in judgement.mixes],
-        dynamic=[dynamic.answer(dynamic_range) for dynamic_range in judgement.dynamic_ranges],
+        mixes=[_mix_answer(mix) for mix in judgement.mixes],
+        dynamic=[over_sizes.of_range(dynamic_range).answer for dynamic_range in judgement.dynamic_ranges],
         about_models=traits.about_models(judgement.contests),
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
@@ -255,7 +254,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         precisions=[_precision_answer(judged, contest) for judged in contest.of_precisions],
         under_load=_load_answer(contest.load) if contest.load else None,
         generation=_generation_answer(contest.generation) if contest.generation else None,
-        end_to_end=_end_to_end_answer(contest, contest.end_to_end) if contest.end_to_end else None,
+        end_to_end=_end_to_end_answer(contest.end_to_end) if contest.end_to_end else None,
         starts=start_report.contest_answer(contest.starts) if contest.starts else None,
     )
 
@@ -278,10 +277,10 @@ def _metric_answer(contest: ContestJudgement, label: str, metric: MetricJudgemen
     )
 
 
-def _end_to_end_answer(contest: ContestJudgement, judged: EndToEnd) -> EndToEndAnswer:
+def _end_to_end_answer(judged: EndToEnd) -> EndToEndAnswer:
     return EndToEndAnswer.to(
         judged.answer,
-        verdict="; ".join(end_to_end.sentences(contest)),
+        verdict="; ".join(end_to_end.sentences(judged)),
         request_ms={row.label: row.value for row in judged.answer.rows if row.value is not None},
         speedups={row.label: row.speedup for row in judged.answer.rows if row.speedup},
         steps=[StepAnswer.of(step, ci95_ms=step.ci95) for step in judged.steps],
@@ -342,10 +341,11 @@ def _suite_answer(suite: Suite) -> SuiteAnswer:
 
 
 def _mix_answer(judged: Mix) -> MixAnswer:
+    said = over_sizes.of_mix(judged)
     return MixAnswer.to(
         judged.answer,
-        title=mix.title(judged),
-        finding=mix.finding(judged),
+        title=said.title,
+        finding=said.finding,
         covered=judged.covered,
         sizes=[MixSizeAnswer.of(size, contest_id=size.contest.contest_id) for size in judged.sizes],
         rows=[
@@ -357,7 +357,7 @@ def _mix_answer(judged: Mix) -> MixAnswer:
                     size.name: cell.latency.median_ms if cell and cell.latency else None
                     for size, cell in zip(judged.sizes, row.cells, strict=True)
                 },
-                reason=mix.why_not(row, judged),
+                reason=over_sizes.why_not(row, judged),
             )
             for row in judged.rows
         ],

@@ -56,9 +56,7 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
     ]  # fmt: skip
 
 
-def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    if (load := contest.load) is None:
-        return []
+def tables(load: LoadJudgement) -> list[Table[Any]]:
     tried = [
         [cell.label, settings(look.settings), NONE if look.value is None else load.spec.spell(look.value), look.reason]
         for cell in load.cells
@@ -78,9 +76,7 @@ def tables(contest: ContestJudgement) -> list[Table[Any]]:
     ]
 
 
-def sentences(contest: ContestJudgement) -> list[str]:
-    if (load := contest.load) is None:
-        return []
+def sentences(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
     answer = verdict(load)
     best = load.ranked[0] if load.ranked else None
     how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []

@@ -14,8 +14,6 @@ OTHERS_ALLOWED = "To let a precision win that rounds more, require what your tas
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    if not contest.of_precisions:
-        return []
     texts = {judged.precision: _of_precision(judged, contest) for judged in contest.of_precisions}
     sentences = [
         texts.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"

@@ -23,7 +23,6 @@ from bakeoff.records.text import again, counted, one_line, visible
 from bakeoff.reports import (
     charts,
     cost_report,
-    dynamic,
     end_to_end,
     findings,
     first_screen,
@@ -32,7 +31,6 @@ from bakeoff.reports import (
     load_report,
     machine,
     markdown,
-    mix,
     number_format,
     page,
     precisions,
@@ -47,6 +45,7 @@ from bakeoff.reports.cell_details import details_of
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.columns import STATUS, anchor, answers_of, columns_of
+from bakeoff.reports.over_sizes import OverSizes, over_sizes
 from bakeoff.reports.tables import Column, Table, text_table
 
 DETAILS_MD = "details.md"
@@ -86,7 +85,7 @@ def to_page(judgement: Judgement, folder: str = "FOLDER") -> str:
 
 def to_cell(judgement: Judgement) -> str:
     palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
-    blocks: list[Block] = [Text(text, Look.STRONG) for text in first_screen.over_sizes(judgement)]
+    blocks: list[Block] = [Text(said.answer, Look.STRONG) for said in over_sizes(judgement)]
     for contest in judgement.contests:
         figures = charts.of_contest(contest, palette, judgement.report)[:1]
         blocks += [
@@ -105,7 +104,7 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER",
     blocks: list[Block] = [
         *(Section(contest.title, _contest(contest)) for contest in judgement.contests if has_sections),
         *(Section(suite_report.title(suite), _suite(suite)) for suite in judgement.suites),
-        *_tables_over_sizes(judgement),
+        *map(_over_sizes, over_sizes(judgement)),
         Items(traits.about_models(judgement.contests), bullet="* "),
         Text(first_screen.not_tried(judgement), Look.SOFT),
     ]
@@ -116,7 +115,7 @@ def print_report(judgement: Judgement, console: Console, folder: str = "FOLDER",
 def print_answers(judgement: Judgement, console: Console, folder: str = "FOLDER", is_kept: bool = True) -> None:
     contests, commands = judgement.contests, first_screen.commands(judgement, folder, is_kept)
     commands.pop(first_screen.AGAIN, None)  # it was just typed
-    answers = [*map(suite_report.answer, judgement.suites), *first_screen.over_sizes(judgement)]
+    answers = [*map(suite_report.answer, judgement.suites), *(said.answer for said in over_sizes(judgement))]
     paths = {kind: str(Path(folder, file)) for kind, file in {"Report": "report.md", "Page": "report.html"}.items()}
     blocks: list[Block] = [
         *_commands({purpose: _first_commands(lines) for purpose, lines in commands.items()}),
@@ -154,13 +153,13 @@ def blocks_of(
     return [
         Text(summary, Look.SOFT, on=Surface.MARKDOWN),
         *(block for suite in judgement.suites for block in _suite_answer(suite)),
-        *(Text(text, Look.STRONG) for text in first_screen.over_sizes(judgement)),
+        *(Text(said.answer, Look.STRONG) for said in over_sizes(judgement)),
         *_answers(contests),
         *_what_to_know(judgement),
         Section("What to run now", [*commands, Text(to_set)], on=Surface.SHORT | Surface.PAGE),
         *(_contents(contests, [*over, *others], surface) for surface in (Surface.MARKDOWN, Surface.PAGE)),
         *over,
-        *(replace(section, on=_FILES) for section in _tables_over_sizes(judgement)),
+        *(replace(_over_sizes(said), on=_FILES) for said in over_sizes(judgement)),
         *of_contests,
         *others,
         Text(f"Further contests in {DETAILS_MD}: {len(contests) - MOST_CONTESTS}."
@@ -273,18 +272,18 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> list[Block]:
 
 
 def _further_answers(contest: ContestJudgement) -> list[Section]:
-    by_heading: dict[str, tuple[list[str], list[Table[Any]]]] = {
-        "The fastest of each precision": (precisions.sentences(contest), []),
-        "Whole requests": (end_to_end.sentences(contest), end_to_end.tables(contest)),
-        "Under load": (load_report.sentences(contest), load_report.tables(contest)),
-        "Whole generations": (generation.sentences(contest), generation.tables(contest)),
-        "What it takes to start": (start_report.sentences(contest), start_report.tables(contest)),
-    }
-    return [
-        Section(heading, [Items(said, bullet="= "), *tables], level=3)
-        for heading, (said, tables) in by_heading.items()
-        if said
-    ]
+    sections: list[tuple[str, list[str], list[Table[Any]]]] = []
+    if contest.of_precisions:
+        sections.append(("The fastest of each precision", precisions.sentences(contest), []))
+    if whole := contest.end_to_end:
+        sections.append(("Whole requests", end_to_end.sentences(whole), [end_to_end.table(whole)]))
+    if load := contest.load:
+        sections.append(("Under load", load_report.sentences(contest, load), load_report.tables(load)))
+    if made := contest.generation:
+        sections.append(("Whole generations", generation.sentences(made), generation.tables(made)))
+    if starts := contest.starts:
+        sections.append(("What it takes to start", start_report.sentences(starts), [start_report.table(starts, True)]))
+    return [Section(heading, [Items(said, bullet="= "), *tables], level=3) for heading, said, tables in sections]
 
 
 def _costs(contest: ContestJudgement) -> list[Block]:
@@ -356,31 +355,17 @@ def _sweeps(judgement: Judgement, palette: Palette | None) -> list[Block]:
     ]  # fmt: skip
 
 
-def _tables_over_sizes(judgement: Judgement) -> list[Section]:
-    return [
-        *(
-            _over_sizes(dynamic, dynamic_range, dynamic.table_of(dynamic_range))
-            for dynamic_range in judgement.dynamic_ranges
-        ),
-        *(_over_sizes(mix, each, mix.table_of(each)) for each in judgement.mixes),
-    ]
-
-
-def _over_sizes(said: Any, subject: Any, table: Table[Any]) -> Section:
+def _over_sizes(said: OverSizes) -> Section:
     """Return a table over sizes, and in a terminal what stands beside its values."""
+    table = said.table
     notes = [
         f"{table.columns[0].text_of(row)}, {column.heading} {column.text_of(row)}: {note}"
         for row in table.rows
         for column in table.columns
         if (note := column.note_of(row))
     ]
-    blocks = [
-        Text(f"{said.finding(subject)}.", Look.STRONG),
-        table,
-        Items(notes, bullet="~ ", on=Surface.TERMINAL),
-        Text(said.NOTE, Look.SOFT),
-    ]
-    return Section(said.title(subject), blocks)
+    beside = Items(notes, bullet="~ ", on=Surface.TERMINAL)
+    return Section(said.title, [Text(f"{said.finding}.", Look.STRONG), table, beside, Text(said.note, Look.SOFT)])
 
 
 _OF_SUITES = ("profile", "map")

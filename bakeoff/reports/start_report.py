@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from bakeoff.judging.constraints import is_bytes
-from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.start_times import JudgedStart, StartsJudgement
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.schema import Interval, Ratio
@@ -14,8 +12,6 @@ from bakeoff.records.text import counted
 from bakeoff.reports import answers, number_format
 from bakeoff.reports.blocks import Surface
 from bakeoff.reports.tables import Column, Table
-
-TITLE = "From the start of a process"
 
 
 class StartAnswer(Frozen):
@@ -73,17 +69,12 @@ def exit_status(judged: StartsJudgement) -> int:
     return 0 if judged.answer.candidates else 1
 
 
-def sentences(contest: ContestJudgement) -> list[str]:
-    judged = contest.starts
-    if judged is None:
-        return []
+def sentences(judged: StartsJudgement) -> list[str]:
     return [f"{headline(judged)}.", *map(why_not_started, judged.without_starts)]
 
 
-def tables(contest: ContestJudgement) -> list[Table[Any]]:
-    if contest.starts is None or not contest.starts.cells:
-        return []
-    return [Table(columns_of(brief=True), contest.starts.cells, TITLE)]
+def table(judged: StartsJudgement, brief: bool = False) -> Table[JudgedStart]:
+    return Table(columns_of(brief), judged.cells, "From the start of a process")
 
 
 def why_not_started(cell: StartedCell) -> str:

@@ -13,6 +13,7 @@ from bakeoff.reports import first_screen, machine, markdown, number_format, sent
 from bakeoff.reports.blocks import Block, Items, Look, Section, Text
 from bakeoff.reports.columns import answers_of
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.over_sizes import over_sizes
 from bakeoff.reports.tables import Table
 
 MAX_LINES = 30
@@ -27,9 +28,9 @@ REASON_LIMIT = 320
 
 
 def of_run(judgement: Judgement) -> str:
-    report, over_sizes = judgement.report, first_screen.over_sizes(judgement)[:SUITES_SHOWN]
+    report, of_sizes = judgement.report, [said.answer for said in over_sizes(judgement)[:SUITES_SHOWN]]
     blocks = [
-        *(Text(text, Look.STRONG) for text in (*first_screen.unfinished(judgement), *over_sizes)),
+        *(Text(text, Look.STRONG) for text in (*first_screen.unfinished(judgement), *of_sizes)),
         *(_suites(judgement.suites) if judgement.suites else _contests(judgement)),
         Text(f"{_where(report)}. Made {report.created_at}."),
     ]

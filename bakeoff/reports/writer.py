@@ -121,7 +121,7 @@ def starts_blocks(judged: StartsJudgement, starts: Starts, has_figure: bool = Fa
     figure = [Picture("figures/starts.svg", "Stages until the first answer")] if has_figure else []
     blocks: list[Block] = [
         Text(f"{start_report.headline(judged)}.", Look.STRONG),
-        Table(start_report.columns_of(), judged.cells, start_report.TITLE),
+        start_report.table(judged),
         Items([doubt.say() for doubt in unmet]),
         Items(list(map(start_report.why_not_started, judged.without_starts))),
         *figure,

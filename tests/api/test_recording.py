@@ -28,9 +28,9 @@ from bakeoff.planning.plan import command_for, plan
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, RecordedSize, Status
-from bakeoff.reports import mix as told
 from bakeoff.reports import summary
 from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.over_sizes import of_mix, why_not
 from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from tests.reports.samples import cell, failed, ok, report, steady
 from tests.support.golden import same_as_golden
@@ -428,10 +428,10 @@ def in_short(mix: Mix) -> list[str]:
     rows = [
         f"{row.label} {row.rank}, {row.value:.4g} ms, {row.speedup and round(row.speedup.value, 3)}"
         if row.value
-        else f"{row.label}: {told.why_not(row, mix)}"
+        else f"{row.label}: {why_not(row, mix)}"
         for row in mix.rows
     ]
-    return [f"{told.title(mix)}: {told.finding(mix)}", sizes, *rows]
+    return [of_mix(mix).answer.removesuffix("."), sizes, *rows]
 
 
 def test_recorded_sizes_are_judged_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,9 +339,11 @@ def test_generations_are_reported_as_before() -> None:
     }
     lines = []
     for name, judgement in cases.items():
-        (table,) = generation.tables(judgement.contests[1])
+        made = judgement.contests[1].generation
+        assert made is not None
+        (table,) = generation.tables(made)
         cells = [", ".join(f"{each.heading} {each.text_of(row)}" for each in table.columns) for row in table.rows]
-        lines += [f"{name}: {told}" for told in (*generation.sentences(judgement.contests[1]), *cells)]
+        lines += [f"{name}: {told}" for told in (*generation.sentences(made), *cells)]
     same_as_golden("generations.txt", "\n".join(lines))
 
 
@@ -351,9 +353,9 @@ def test_memory_is_reported_for_every_context_that_was_decoded() -> None:
         for prompt in (64, 256)
         for one in (part("prefill", 9.0, "eager", prompt=prompt), part("decode", 1.0, "eager", prompt=prompt))
     ]
-    contests = [one for one in judged_generation(*records).contests if one.generation]
-    assert len(contests) == 2
-    _, memory = generation.tables(contests[0])
+    judged = [contest.generation for contest in judged_generation(*records).contests if contest.generation]
+    assert len(judged) == 2
+    _, memory = generation.tables(judged[0])
     assert [column.heading for column in memory.columns] == ["backend", "75 rows (MiB)", "267 rows (MiB)"]
     assert [column.text_of(memory.rows[0]) for column in memory.columns] == ["eager", "900", "900"]
 
@@ -404,9 +406,10 @@ def test_one_process_shows_a_tie_where_the_model_hardly_counts_and_says_else_wha
     assert judged_requests(*tied).answer.certainty is Certainty.TIE
     undecided = [staged(once(0.1, "onnx"), before=2.11), staged(once(0.18, "eager"), before=2.11)]
     assert judged_requests(*undecided).answer.certainty is Certainty.OPEN
-    contest = judge_contest(undecided)
-    assert "sure winner (one process); whole requests: onnx or eager, 2.210 ms (" in headline.line(contest)
-    assert end_to_end.sentences(contest)[1] == (
+    assert "sure winner (one process); whole requests: onnx or eager, 2.210 ms (" in headline.line(
+        judge_contest(undecided)
+    )
+    assert end_to_end.sentences(judged_requests(*undecided))[1] == (
         "One process of each cannot show how whole requests compare, because equal processes can be 4 % apart. "
         "Measure more of them: --processes 3"
     )

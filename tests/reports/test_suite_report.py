@@ -17,7 +17,7 @@ from bakeoff.judging.suites import Suite
 from bakeoff.records.load_samples import ServingSettings as Settings
 from bakeoff.records.load_samples import TriedSettings
 from bakeoff.records.schema import Cell, Range, Record, Report, Status
-from bakeoff.reports import csv_files, dynamic, headline, load_report, suite_report
+from bakeoff.reports import csv_files, headline, load_report, over_sizes, suite_report
 from bakeoff.reports.charts.palette import Palette
 from bakeoff.reports.csv_files import to_csv
 from bakeoff.reports.json_answer import answer_of
@@ -181,9 +181,10 @@ def test_ranges_are_reported_as_before(range_of: DynamicRange) -> None:
         "noisy": changed("onnx[dynamic]", bursts=steady([0.7, 1.0, 1.7])),
         "wrong at one": wrong,
     }
-    same_as_golden("ranges.txt", "\n".join(f"{name}: {dynamic.finding(each)}" for name, each in cases.items()))
+    found = [f"{name}: {over_sizes.of_range(each).finding}" for name, each in cases.items()]
+    same_as_golden("ranges.txt", "\n".join(found))
     onnx = next(build for build in wrong.builds if build.configuration == "onnx")
-    assert dynamic.serves(onnx) == "some sizes (incorrect)" and len(onnx.costs) == 1
+    assert over_sizes.serves(onnx) == "some sizes (incorrect)" and len(onnx.costs) == 1
 
 
 def test_the_csv_has_the_sizes_of_dynamic_builds(judgement: Judgement) -> None:
@@ -276,7 +277,7 @@ def test_contests_under_load_are_reported_as_before() -> None:
     lines = []
     for (name, made), complete in itertools.product(CASES.items(), (True, False)):
         (contest,) = judge(report(made, complete=complete)).contests
-        said = [headline.line(contest), *load_report.sentences(contest)]
+        said = [headline.line(contest), *(load_report.sentences(contest, contest.load) if contest.load else ())]
         lines += [f"{name}{'' if complete else ', so far'}: {one}" for one in said]
     same_as_golden("load.txt", "\n".join(lines))
 
