@@ -211,7 +211,7 @@ def of_comparison(compared: Comparison, kinds: Collection[str]) -> ComparisonAns
             )
             for cell in compared.cells
         ],
-        warnings=[f"{lead}{rest}" for lead, rest in comparison.warnings(compared)],
+        warnings=list(comparison.warnings(compared)),
     )
 
 

@@ -125,7 +125,7 @@ def blocks_of(comparison: Comparison, palette: Palette | None = None) -> list[Bl
     is_open = bool(comparison.regressions) or not comparison.judges_most
     verdict: list[Block] = [
         Text(headline(comparison), Look.UNSURE if is_open else Look.STRONG),
-        Items([f"{lead}{rest}" for lead, rest in warnings(comparison)], look=Look.WARNING),
+        Items(list(warnings(comparison)), look=Look.WARNING),
     ]
     # where nothing can be said, a table would only repeat that
     is_void = comparison.inconclusive is not None and comparison.inconclusive.is_all and not comparison.has_metrics
@@ -227,30 +227,30 @@ _INCONCLUSIVE = {
 }
 
 
-def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield what could explain the changes otherwise, as a lead and its text. It stands before any number."""
+def warnings(comparison: Comparison) -> Iterator[str]:
+    """Yield what could explain the changes otherwise. It stands before any number."""
     inconclusive = comparison.inconclusive
     is_in_headline = inconclusive and inconclusive.is_all and inconclusive.kind is ReasonKind.OTHER_MACHINE
     if not is_in_headline and (machine := _listed(comparison.differences, Bearing.MACHINE)):
-        yield "Another machine", f", and any change may come from that: {machine}."
+        yield f"Another machine, and any change may come from that: {machine}."
     if model := _listed(comparison.differences, Bearing.MODEL):
-        yield "Another model", f", so that latencies and errors may differ by that: {model}."
+        yield f"Another model, so that latencies and errors may differ by that: {model}."
     if speed := _listed(comparison.differences, Bearing.SPEED):
-        yield "Other settings or versions that bear on speed", f": {speed}."
+        yield f"Other settings or versions that bear on speed: {speed}."
     for contest, control in comparison.controls.items():
         if control.moved:
             yield _moved(comparison, contest, control)
     for title, each in comparison.opposite:
-        yield "The two runs say the opposite", f" of {one_line(title)}: {each.ratios}."
+        yield f"The two runs say the opposite of {one_line(title)}: {each.ratios}."
     for name, report, undecided in (
         ("base", comparison.base, comparison.undecided_in_base),
         ("new", comparison.new, comparison.undecided_in_new),
     ):
         if not report.complete:
             ended = f"{report.reached} of {counted(report.planned, 'cell')} ended"
-            yield "", f"The {name} run was interrupted before all was measured: {ended}."
+            yield f"The {name} run was interrupted before all was measured: {ended}."
         for title in undecided:
-            yield "", f"In the {name} run measuring ended before its intervals were decided: {one_line(title)}."
+            yield f"In the {name} run measuring ended before its intervals were decided: {one_line(title)}."
 
 
 def method(comparison: Comparison) -> list[str]:
@@ -285,7 +285,7 @@ def _spell_regression(cell: CellChange) -> str:
     return f"{name} is slower, {number_format.spell_change(cell.raw)}{f'; {worse}' if worse else ''}"
 
 
-def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[str, str]:
+def _moved(comparison: Comparison, contest_id: str, control: Control) -> str:
     title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
     own = comparison.base.environment.own_variables | comparison.new.environment.own_variables
@@ -295,17 +295,15 @@ def _moved(comparison: Comparison, contest_id: str, control: Control) -> tuple[s
     )
     if any(difference.bearing is Bearing.MODEL for difference in comparison.differences):
         cause = "the model is another one"
-    return f"{control.label} itself became {direction}", (
-        f", {number_format.spell_change(control.change)}, on {one_line(title)}: {cause}. Latencies "
-        f"count only where their ratio to {control.label} says the same.{_calibration(control)}"
+    said = (
+        f"{control.label} itself became {direction}, {number_format.spell_change(control.change)}, on "
+        f"{one_line(title)}: {cause}. Latencies count only where their ratio to {control.label} says the same."
     )
-
-
-def _calibration(control: Control) -> str:
-    """Say how a fixed piece of work without torch changed: it shows a change of the machine alone."""
     if control.calibration is None:
-        return ""
-    return f" A fixed piece of work without torch, on one core, took {number_format.spell_change(control.calibration)}."
+        return said
+    # it shows a change of the machine alone
+    took = number_format.spell_change(control.calibration)
+    return f"{said} A fixed piece of work without torch, on one core, took {took}."
 
 
 def _run(report: Report) -> str:

@@ -1,5 +1,6 @@
 """What a deployment costs over its life, as one table and sentences. Every output prints them unescaped."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, Leg, Start
@@ -7,12 +8,11 @@ from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.text import first, listed
 from bakeoff.reports import number_format
 from bakeoff.reports import sentences as report_sentences
+from bakeoff.reports.blocks import Items, Look, Section, Surface, Text
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
 from bakeoff.reports.tables import Table, text_table
 
 _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
-
-TITLE = "What a deployment costs over its life"
 
 NOTE = (
     "The first call is one of the calls counted. Building and the first call were timed once in a process, and the "
@@ -22,8 +22,15 @@ NOTE = (
 )
 
 
-def sentences(contest: ContestJudgement) -> list[str]:
-    sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
+def sections(contest: ContestJudgement) -> list[Section]:
+    starts = [start for start in STARTS if contest.costs.legs(start, contest.contenders)]
+    note = Text(NOTE, Look.SOFT, on=Surface.MARKDOWN | Surface.PAGE)
+    blocks = [note, Items(_sentences(contest, starts), bullet="= "), _table(contest, starts)] if starts else []
+    return [Section("What a deployment costs over its life", blocks, level=3, is_folded=not contest.calls)]
+
+
+def _sentences(contest: ContestJudgement, starts: Sequence[Start]) -> list[str]:
+    sentences = [_who_is_cheapest(contest, start) for start in starts]
     front, contenders = contest.front, contest.contenders
     if len(contenders) > 1 and (front.left_out or not set(contenders) <= set(front.labels)):  # or else it is void
         best = listed(front.labels) or "none of them"
@@ -49,12 +56,9 @@ def doubt_of(leg: Leg) -> str:
     return f" (or {listed(first(rivals), 'or')}: {NOT_ESTABLISHED})" if rivals else ""
 
 
-def table(contest: ContestJudgement) -> Table[Any] | None:
-    """Return the table of costs: a row for each number of calls, a column for each cell that ever costs least, and for
-    a baseline that may win. Return None where nothing was measured."""
-    starts = _starts(contest)
-    if not starts:
-        return None
+def _table(contest: ContestJudgement, starts: Sequence[Start]) -> Table[Any]:
+    """Return a row for each number of calls, and a column for each cell that ever costs least, and for a baseline that
+    may win."""
     lines = {start: {line.label: line for line in contest.costs.lines(start)} for start in starts}
     horizon = sorted({*HORIZON, *([contest.calls] if contest.calls else [])})
     best = {
@@ -95,15 +99,10 @@ def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
         return f"From a {start} start {first.line.label} costs least, {many}{doubt_of(first)}.{left_out}"
     last_call = others[0].first_call - 1
     until = "for a single call" if last_call == 1 else f"up to call {last_call:,}"
-    further = ", then ".join(f"{leg.line.label} {_from_when(leg)}{doubt_of(leg)}" for leg in others)
-    return f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}, then {further}.{left_out}"
-
-
-def _from_when(leg: Leg) -> str:
-    if leg.crossing is None or not leg.crossing.is_established:
-        return f"from about call {leg.first_call:,} on"
-    return f"from call {number_format.break_even_with_interval(leg.crossing)} on"
-
-
-def _starts(contest: ContestJudgement) -> list[Start]:
-    return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]
+    further = []
+    for leg in others:
+        is_known = leg.crossing is not None and leg.crossing.is_established
+        call = number_format.break_even_with_interval(leg.crossing) if is_known else f"{leg.first_call:,}"
+        further.append(f"{leg.line.label} from {'' if is_known else 'about '}call {call} on{doubt_of(leg)}")
+    begin = f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}"
+    return f"{begin}, then {', then '.join(further)}.{left_out}"

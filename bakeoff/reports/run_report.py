@@ -232,7 +232,7 @@ def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) ->
         *(block for effect in Effect for block in _doubts(contest, effect)),
         Charts(figures, drawn, contest.calls),
         *_further_answers(contest),
-        *_costs(contest),
+        *cost_report.sections(contest),
     ]
 
 
@@ -284,13 +284,6 @@ def _further_answers(contest: ContestJudgement) -> list[Section]:
     if starts := contest.starts:
         sections.append(("What it takes to start", start_report.sentences(starts), [start_report.table(starts, True)]))
     return [Section(heading, [Items(said, bullet="= "), *tables], level=3) for heading, said, tables in sections]
-
-
-def _costs(contest: ContestJudgement) -> list[Block]:
-    if (costs := cost_report.table(contest)) is None:
-        return []
-    blocks = [Text(cost_report.NOTE, Look.SOFT, on=_FILES), Items(cost_report.sentences(contest), bullet="= "), costs]
-    return [Section(cost_report.TITLE, blocks, level=3, is_folded=not contest.calls)]
 
 
 def _suite_answer(suite: Suite) -> list[Block]:

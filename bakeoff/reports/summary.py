@@ -64,11 +64,10 @@ def _suites(suites: Sequence[Suite]) -> list[Block]:
 
 def of_comparison(compared: Comparison) -> str:
     changes = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
-    warnings = [f"{lead}{rest}" for lead, rest in comparisons.warnings(compared)]
     rest = len(compared.cells) - len(changes)
     blocks: list[Block] = [
         Text(comparisons.headline(compared), Look.STRONG),
-        Items(_first(warnings, WARNINGS_SHOWN, "warnings")),
+        Items(_first(list(comparisons.warnings(compared)), WARNINGS_SHOWN, "warnings")),
         Table(comparisons.columns_of(changes), changes),
         Text(f"Not shown: {counted(rest, 'cell')} of less weight, or of which nothing is known." if rest else ""),
         Text(f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."),

@@ -12,6 +12,8 @@ from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Ph
 from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
 from bakeoff.reports import answers, cost_report, findings, headline, machine, number_format, sentences, traits
+from bakeoff.reports.blocks import Items, Surface, shown
+from bakeoff.reports.tables import Table
 from tests.judging.test_costs import carrying
 from tests.reports.samples import (
     accuracy,
@@ -379,11 +381,12 @@ CASES: dict[str, ContestJudgement] = {
 def test_costs_are_reported_as_before() -> None:
     lines = []
     for name, contest in CASES.items():
-        table = cost_report.table(contest)
-        assert table
+        (section,) = cost_report.sections(contest)
+        _, said, table = section.blocks
+        assert isinstance(said, Items) and isinstance(table, Table)
         rows = [[column.heading for column in table.columns], *table.rows]
-        said = [*cost_report.sentences(contest), findings.costs(contest), *(" | ".join(map(str, row)) for row in rows)]
-        lines += [f"{name}: {one}" for one in said]
+        told = [*said.texts, findings.costs(contest), *(" | ".join(map(str, row)) for row in rows)]
+        lines += [f"{name}: {one}" for one in told]
     same_as_golden("costs.txt", "\n".join(lines))
 
 
@@ -404,4 +407,4 @@ def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
 
 def test_nothing_is_shown_if_nothing_was_measured() -> None:
     contest = view([failed(cell("onnx"), Status.CRASH, "signal 11")])
-    assert (cost_report.table(contest), cost_report.sentences(contest)) == (None, [])
+    assert not shown(cost_report.sections(contest), Surface.ALL)
