@@ -53,10 +53,7 @@ HAVE_A_FORM = {
     "Split equally": ("z, y = Split<axis=3, num_outputs=2>(x)", ""),
     "Split by sizes": ("z, y = Split<axis=1>(x, sizes)", "int64[2] sizes = {4, 3}"),
     "Pad": ("y = Pad(x, pads, value)", "int64[8] pads = {0, 1, 0, 0, 0, 0, 2, 0}, float value = {7}"),
-    "Resize": (
-        'y = Resize<mode="linear", antialias=0, keep_aspect_ratio_policy="stretch">(x, , factors)',
-        SIZES,
-    ),
+    "Resize": ('y = Resize<mode="linear", antialias=0, keep_aspect_ratio_policy="stretch">(x, , factors)', SIZES),
     "ScatterElements": ('y = ScatterElements<axis=3, reduction="add">(x, places, values)', INDICES),
     "ScatterND": (
         'y = ScatterND<reduction="mul">(x, places, values)',

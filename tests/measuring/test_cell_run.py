@@ -121,11 +121,7 @@ def test_a_cause_of_death_is_reported_by_the_exit_status() -> None:
 
 @pytest.mark.parametrize(
     ("rmse", "kind"),
-    [
-        (math.nan, "outputs of another form"),
-        (math.inf, "outputs not finite"),
-        (0.1, "outputs too far off"),
-    ],
+    [(math.nan, "outputs of another form"), (math.inf, "outputs not finite"), (0.1, "outputs too far off")],
 )
 def test_wrong_outputs_have_a_kind_and_say_when_they_became_wrong(rmse: float, kind: str) -> None:
     check = accuracy(rmse, passed=False, rule="as it was")

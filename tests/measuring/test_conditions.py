@@ -241,9 +241,7 @@ class Nvml:
         return 2500
 
 
-def test_a_gpus_clock_and_throttling_are_read_and_the_rest_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpus_clock_and_throttling_are_read_and_the_rest_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watch = GpuWatch(1, Nvml())
     assert watch.read() == {

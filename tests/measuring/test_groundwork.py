@@ -157,14 +157,7 @@ def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLaunche
     assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        failed("no such device"),
-        WorkerEnded(3),
-        DeadlinePassed(),
-    ],
-)
+@pytest.mark.parametrize("answer", [failed("no such device"), WorkerEnded(3), DeadlinePassed()])
 def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
 ) -> None:
@@ -184,11 +177,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
 
 
 def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
-    launcher: ScriptedLauncher,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    measured_ceilings: None,
+    launcher: ScriptedLauncher, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured_ceilings: None
 ) -> None:
     cell = CONTEST.cells[0].cell
     machine = capture()
@@ -236,11 +225,7 @@ def test_ceilings_of_a_busy_machine_that_are_kept_name_the_day(
             "which once took 22 s on this machine: builds for eager on cpu were given the answers",
         ),
         (messages.HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
-        (
-            failed("no g++"),
-            60.0,
-            "were not precompiled, so its first build does it: no g++",
-        ),
+        (failed("no g++"), 60.0, "were not precompiled, so its first build does it: no g++"),
         (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
         (failed("no compiler", status=Status.UNAVAILABLE), 60.0, ""),
     ],
@@ -298,12 +283,7 @@ class OneServer(ScriptedLauncher):
     ("cores", "device", "servers"), [(2, "cpu", [3]), (16, "cpu", [5, 7]), (2, "cuda", [3]), (16, "cuda", [5, 7])]
 )
 def test_headers_are_made_beside_what_follows(
-    tmp_path: Path,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    cores: int,
-    device: str,
-    servers: list[int],
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, cores: int, device: str, servers: list[int]
 ) -> None:
     monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

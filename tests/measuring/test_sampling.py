@@ -418,11 +418,7 @@ def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails_at_call", [None, 4])
 def test_no_garbage_is_collected_while_samples_are_taken(
-    time: FakeTime,
-    collector: None,
-    take: Callable[..., object],
-    enabled: bool,
-    fails_at_call: int | None,
+    time: FakeTime, collector: None, take: Callable[..., object], enabled: bool, fails_at_call: int | None
 ) -> None:
     compiled = Scripted(time, fails_at_call=fails_at_call)
     if not enabled:
