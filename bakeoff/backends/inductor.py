@@ -327,7 +327,7 @@ class FromCounters(Compiled):
 
     _device: Device
     _log: InductorLog
-    _breaks_by_design: Counter[str] = Counter()  # graph breaks that leave no work outside
+    _breaks_by_design: Counter[str]  # graph breaks that leave no work outside
     _compiled_before: int | None = None  # when the placement was first read, after the warm-up
     _built: tuple[int, int] = (0, 0)  # compilations, and guards that failed, when the build was done
 
@@ -391,6 +391,7 @@ class Optimised(FromCounters, Callables):
         super().__init__(function)
         self._device = device
         self._log = log
+        self._breaks_by_design = Counter()
         self._named = named
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
@@ -408,6 +409,7 @@ class OptimisedSteps(FromCounters, base.Wrapped):
         super().__init__(steps)
         self._device = device
         self._log = log
+        self._breaks_by_design = Counter()
 
     def compile(self) -> None:
         """Make the first call, which compiles. Torch's optimisers break the graph around their own step on purpose. No

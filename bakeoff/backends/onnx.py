@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
