@@ -45,6 +45,7 @@ from bakeoff.records.schema import Ceilings, Cell, Latency, MemoryLevel, Status,
 from bakeoff.records.store import Store
 from tests.reports.samples import constant
 from tests.support.measuring import Silent, measure
+from tests.support.modules import Calling
 from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of, plan_of
 
 CONTEST = contest_of(["eager", "null"])
@@ -440,12 +441,9 @@ def test_a_convolution_is_counted_as_by_hand() -> None:
 
 
 def test_heads_that_share_keys_are_counted_for_every_query() -> None:
-    class Shared(nn.Module):
-        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
-
+    shared = Calling(lambda _, query, key: functional.scaled_dot_product_attention(query, key, key, enable_gqa=True))
     query, key = torch.randn(2, 8, 10, 16), torch.randn(2, 2, 12, 16)
-    assert work_of(Shared(), query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
+    assert work_of(shared, query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
 
 
 def test_a_layer_that_torch_runs_as_one_operator_is_counted_as_its_parts() -> None:
@@ -475,30 +473,20 @@ def test_only_the_looked_up_rows_of_a_table_move() -> None:
 
 
 def test_a_table_that_is_also_a_weight_moves_whole_and_once() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(100, 16)
-            self.unused = nn.Linear(16, 16)
-
-        def forward(self, indices: torch.Tensor) -> torch.Tensor:
-            return functional.linear(self.table(indices), self.table.weight)
-
-    tied = Tied()
-    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(tied.table) + 2 * 8 + 2 * 100 * 4
+    table = nn.Embedding(100, 16)
+    tied = Calling(
+        lambda _, indices: functional.linear(table(indices), table.weight), table=table, unused=nn.Linear(16, 16)
+    )
+    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(table) + 2 * 8 + 2 * 100 * 4
 
 
 def test_a_weight_used_twice_or_in_parts_moves_once() -> None:
-    class Reused(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(24, 8))
+    def twice(module: Calling, x: torch.Tensor) -> torch.Tensor:
+        first, second, _ = module.weight.chunk(3)
+        return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            first, second, _ = self.weight.chunk(3)
-            return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
-
-    assert work_of(Reused(), torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
+    reused = Calling(twice, weight=nn.Parameter(torch.randn(24, 8)))
+    assert work_of(reused, torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
 
 
 def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
@@ -561,13 +549,11 @@ def test_a_convolution_needs_one_operation_for_each_output_and_step(
 def test_a_step_of_training_saves_in_the_backward_convolutions_too() -> None:
     layer, x = nn.Conv2d(4, 8, 3), torch.randn(1, 4, 16, 16, requires_grad=True)
 
-    class Sum(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            layer(x).sum().backward()
-            assert x.grad is not None
-            return x.grad
+    def step(_: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+        layer(x).sum().backward()
+        return x.grad
 
-    found = count(Sum(), Inputs((x,)), Precision.FP32)
+    found = count(Calling(step), Inputs((x,)), Precision.FP32)
     assert found.least_flops == pytest.approx(found.flops / 9, abs=2)
 
 
@@ -768,12 +754,8 @@ def test_what_no_rounding_moves_does_not_jump(answer: Callable[[torch.Tensor], t
     """Torch's counter shows how the places are computed that an image is enlarged from."""
     x = torch.linspace(0.1, 3.7, 64).view(1, 1, 8, 8)
 
-    class Net(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return answer(x)
-
     with torch.inference_mode(), LongestSum() as sums:
-        count(Net(), Inputs((x,)), Precision.FP32)
+        count(Calling(lambda _, x: answer(x)), Inputs((x,)), Precision.FP32)
     assert sums.jumps is may_jump
 
 
