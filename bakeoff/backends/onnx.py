@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -418,7 +419,6 @@ class BoundSession(Compiled):
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
         self._last_bound: tuple[torch.Tensor, ...] = ()
-        self._placement: Placement | None = None
         if self._static is not None:
             self._current = self._binding(self._static)
             if unsized := self._without_size(self._static):
@@ -477,9 +477,7 @@ class BoundSession(Compiled):
         return BoundSession(self._sessions, self._layers, self._changed, self._caches, session=session)
 
     def placement(self) -> Placement | None:
-        if self._placement is None:
-            self._placement = self._assignment()
-        return self._placement
+        return self._assignment
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
         if self._sessions.provider not in (PROVIDERS["cpu"], PROVIDERS["cuda"]):
@@ -508,6 +506,7 @@ class BoundSession(Compiled):
         options: dict[str, str] = self._session.get_provider_options().get(self._sessions.provider, {})
         return options
 
+    @cached_property
     def _assignment(self) -> Placement | None:
         """Ask the session, a second one that may not fall back, and a profile if providers are mixed on a GPU."""
         provider = self._sessions.provider

@@ -129,10 +129,7 @@ def _environment(other: OtherEnvironment) -> list[Block]:
         if not library.imports
     ]
     more = [other.python, f"{', '.join(importing) or 'nothing'} can be imported", *failing]
-    return [
-        Text(f"ENVIRONMENT {other.name}: {', '.join(differs) or 'no package differs'}"),
-        Items(more, bullet="  "),
-    ]
+    return [Text(f"ENVIRONMENT {other.name}: {', '.join(differs) or 'no package differs'}"), Items(more, bullet="  ")]
 
 
 def _conclusion(diagnosis: Diagnosis) -> str:

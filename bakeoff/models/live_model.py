@@ -130,10 +130,9 @@ def save(model: Callable[..., Any] | Pipeline, example: object, folder: Path, na
     return f"{LIVE}{about.name}"
 
 
-def load_saved(folder: Path) -> tuple[Any, Any]:
+def load_saved(folder: Path) -> tuple[Any, ...]:
     About.model_validate_json((folder / ABOUT).read_bytes()).make_importable()
-    model, example = _read(folder, PROGRAM, WEIGHTS)
-    return model, example
+    return _read(folder, PROGRAM, WEIGHTS)
 
 
 def save_evaluate(evaluate: Callable[..., Any], folder: Path) -> str:
@@ -183,9 +182,9 @@ def weights_bytes(folder: Path) -> int | None:
 
 def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]:
     """Return what was written. Its tensors lie in the mapped file, and what is written to them is copied."""
-    size = (folder / weights_name).stat().st_size
-    file_name = str(folder / weights_name)
-    weights = torch.UntypedStorage.from_file(file_name, False, size) if size else torch.UntypedStorage(0)
+    file = folder / weights_name
+    size = file.stat().st_size
+    weights = torch.UntypedStorage.from_file(str(file), False, size) if size else torch.UntypedStorage(0)
     storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 
     class Unpickler(pickle.Unpickler):
@@ -194,15 +193,13 @@ def _read(folder: Path, program_name: str, weights_name: str) -> tuple[Any, ...]
             if (start, size) not in storages:  # what shares memory goes on to do so
                 storages[start, size] = weights[start : start + size] if size else torch.UntypedStorage(0)
             storage = storages[start, size]
+            if dtype is None:
+                return storage
             # a tensor is made of a storage that knows its type
-            return (
-                storage
-                if dtype is None
-                else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-            )
+            return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
-    with (folder / program_name).open("rb") as file:
-        values: tuple[Any, ...] = Unpickler(file).load()
+    with (folder / program_name).open("rb") as program:
+        values: tuple[Any, ...] = Unpickler(program).load()
     return values
 
 

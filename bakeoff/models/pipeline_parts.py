@@ -12,17 +12,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.models.base import call_of
 from bakeoff.models.calls_file import Calls
+from bakeoff.models.lazily import nn, torch
 from bakeoff.models.recording import record
 from bakeoff.records.errors import UsageError
 from bakeoff.records.frozen import Frozen
 from bakeoff.records.text import first, listed
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class PipelineModule(Frozen):
@@ -137,8 +135,6 @@ def recorded(pipeline: object, example: object, modules: Mapping[str, nn.Module]
 
 
 def run_once(pipeline: Any, example: Any) -> Any:
-    import torch
-
     with torch.no_grad():
         if callable(example):
             return example(pipeline)
@@ -147,8 +143,6 @@ def run_once(pipeline: Any, example: Any) -> Any:
 
 
 def part_of(pipeline: object, name: str) -> nn.Module:
-    from torch import nn
-
     try:
         part = functools.reduce(getattr, name.split("."), pipeline)
     except AttributeError as error:
@@ -162,8 +156,6 @@ def part_of(pipeline: object, name: str) -> nn.Module:
 
 
 def _modules_of(pipeline: object) -> dict[str, nn.Module]:
-    from torch import nn
-
     if isinstance(pipeline, nn.Module):
         return dict(pipeline.named_children())
     components = getattr(pipeline, "components", None)  # of diffusers
@@ -189,11 +181,9 @@ class _Timer:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        import torch
-
         self.seconds.append(0.0)
-        before = torch.nn.Module.register_forward_pre_hook(self.module, self._begin)
-        after = torch.nn.Module.register_forward_hook(self.module, self._end, always_call=True)
+        before = nn.Module.register_forward_pre_hook(self.module, self._begin)
+        after = nn.Module.register_forward_hook(self.module, self._end, always_call=True)
         try:
             yield
         finally:
@@ -212,7 +202,7 @@ class _Timer:
 
 
 def synchronise() -> None:
-    import torch
+    import torch  # compilers trace it
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()

@@ -57,9 +57,7 @@ _imported: dict[Path, Imported] = {}
 @dataclass
 class Imported:
     module: ModuleType
-    begun_with: tuple[
-        bytes, int, Sizes
-    ]  # the file's content, the seed, and what is assigned in place of its own values
+    begun_with: tuple[bytes, int, Sizes]  # the file's content, the seed, and what is assigned in place of its values
     random_state: torch.Tensor  # of torch's generator for the CPU, after the import
     variables: Variables | None = None  # as they were after the factory's first return
     made: Sequence[weakref.ref[Any]] = ()  # what the factory has returned so far, as `_own_parts` gives it

@@ -147,8 +147,7 @@ class Request(Frozen):
         default=600.0, gt=0, allow_inf_nan=False
     )
     min_time_s: Annotated[
-        float,
-        OfRecord("Seconds of sampling of each cell, over three processes; half if calls are short"),
+        float, OfRecord("Seconds of sampling of each cell, over three processes; half if calls are short")
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
@@ -161,8 +160,7 @@ class Request(Frozen):
         default=1, ge=1, le=20
     )
     schedule: Annotated[
-        Schedule,
-        OfRecord("interleaved: rounds over all cells; sequential: one cell after another"),
+        Schedule, OfRecord("interleaved: rounds over all cells; sequential: one cell after another")
     ] = "interleaved"
     start_method: Annotated[StartMethod, OfRecord("auto, forkserver or spawn")] = "auto"
     malloc: Annotated[
@@ -173,8 +171,7 @@ class Request(Frozen):
         ),
     ] = ""
     cold_cache: Annotated[
-        bool,
-        OfRecord("Evict the last-level cache (L2 of a GPU) before each call; by default caches are warm"),
+        bool, OfRecord("Evict the last-level cache (L2 of a GPU) before each call; by default caches are warm")
     ] = False
     inputs_from: Annotated[
         InputsFrom,
@@ -183,8 +180,7 @@ class Request(Frozen):
         ),
     ] = DEVICE
     strict: Annotated[
-        bool,
-        OfRecord("A cell fails if part of its work ran elsewhere than asked; a slow device of a pool is refused"),
+        bool, OfRecord("A cell fails if part of its work ran elsewhere than asked; a slow device of a pool is refused")
     ] = False
     calls: Annotated[int | None, OfRecord("Compare the cost of N calls, with building and the first call")] = Field(
         default=None, ge=1
@@ -211,8 +207,7 @@ class Request(Frozen):
         ),
     ] = Requirements()
     starts: Annotated[
-        bool,
-        OfRecord("Also start the best builds in fresh processes, as bakeoff start does: --require 'start_s<1'"),
+        bool, OfRecord("Also start the best builds in fresh processes, as bakeoff start does: --require 'start_s<1'")
     ] = False
     evaluate: Annotated[
         str,
@@ -257,8 +252,7 @@ class Request(Frozen):
         ),
     ] = Field(default=None, ge=0, allow_inf_nan=False)
     price: Annotated[
-        Price | None,
-        OfRecord("Price of an hour of this machine, such as 2.5/h", parse=optional(Price.parse)),
+        Price | None, OfRecord("Price of an hour of this machine, such as 2.5/h", parse=optional(Price.parse))
     ] = None
     env: Annotated[
         dict[str, str],
@@ -270,8 +264,7 @@ class Request(Frozen):
         ),
     ] = Field(default_factory=dict)
     surgical: Annotated[
-        Names,
-        OfRecord("What inductor/surgical compiles: 'layers.*.rope,norm'", default="what the model names"),
+        Names, OfRecord("What inductor/surgical compiles: 'layers.*.rope,norm'", default="what the model names")
     ] = ()
     cluster: Annotated[str, Option("auto, or the address of a Ray cluster: contests run on its nodes")] = ""
     shard: Annotated[

@@ -53,7 +53,7 @@ CUDA = Device("cuda")
 BUILD_PHASES = ("export", "compile", "load", "capture")
 
 WAITS_FOR_LAST_CALL = {
-    "aotinductor": "a package has one runner, which waits for its last call; single-threaded it does not",
+    "aotinductor": "a package has one runner, which waits for its last call; single-threaded it does not"
 }
 """Configurations that cannot enqueue a call while the device is busy with the one before it, with the reason."""
 

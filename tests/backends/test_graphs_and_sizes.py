@@ -20,6 +20,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell, Range
 from tests.backends.building import built
+from tests.support.modules import Calling
 
 X = np.random.default_rng(0).uniform(0.5, 2, (2, 7, 4, 4)).astype(np.float32)
 
@@ -53,10 +54,7 @@ HAVE_A_FORM = {
     "Split equally": ("z, y = Split<axis=3, num_outputs=2>(x)", ""),
     "Split by sizes": ("z, y = Split<axis=1>(x, sizes)", "int64[2] sizes = {4, 3}"),
     "Pad": ("y = Pad(x, pads, value)", "int64[8] pads = {0, 1, 0, 0, 0, 0, 2, 0}, float value = {7}"),
-    "Resize": (
-        'y = Resize<mode="linear", antialias=0, keep_aspect_ratio_policy="stretch">(x, , factors)',
-        SIZES,
-    ),
+    "Resize": ('y = Resize<mode="linear", antialias=0, keep_aspect_ratio_policy="stretch">(x, , factors)', SIZES),
     "ScatterElements": ('y = ScatterElements<axis=3, reduction="add">(x, places, values)', INDICES),
     "ScatterND": (
         'y = ScatterND<reduction="mul">(x, places, values)',
@@ -156,16 +154,10 @@ SIZES_IN_RANGE = {"batch": 6, "features": 8, "hidden": 8}
 BATCHES = (2, 6, 16)
 
 
-class Halves(torch.nn.Module):
-    """It takes the first row for a special case of many rows."""
+HALVES = Calling(lambda _, rows: rows[:1] if rows.shape[0] > 4 else rows * 2)
+"""It takes the first row for a special case of many rows."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows[:1] if rows.shape[0] > 4 else rows * 2
-
-
-class Fixed(torch.nn.Module):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.reshape(6, 2, 4)
+FIXED = Calling(lambda _, rows: rows.reshape(6, 2, 4))
 
 
 def dynamic_cell(label: str, **changes: object) -> Cell:
@@ -188,7 +180,7 @@ def test_shapes_have_open_axes_at_their_ends() -> None:
 
 @pytest.mark.parametrize(
     ("module", "said"),
-    [(Fixed(), r"specialised|specialized"), (Halves(), r"takes batch \(axis 0 of input 0\) from 5 to 16")],
+    [(FIXED, r"specialised|specialized"), (HALVES, r"takes batch \(axis 0 of input 0\) from 5 to 16")],
 )
 def test_an_export_that_serves_less_than_the_range_is_refused(module: torch.nn.Module, said: str) -> None:
     with pytest.raises(Unsupported, match=f"one build does not serve the range: .*({said})"):
@@ -243,7 +235,7 @@ def test_inductor_names_the_guard_that_a_size_does_not_pass(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_inductor_refuses_a_range_that_the_code_specialises(tmp_path: Path) -> None:
-    model = LoadedModel(Fixed(), (Inputs((torch.ones(6, 8),)),))
+    model = LoadedModel(FIXED, (Inputs((torch.ones(6, 8),)),))
     with (
         pytest.raises(Unsupported, match=r"was specialised to be a constant \(6\): return rows.reshape\(6, 2, 4\)"),
         built(dynamic_cell("inductor"), tmp_path, model, open_axes=(ROWS,)),

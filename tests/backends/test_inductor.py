@@ -8,7 +8,7 @@ import shutil
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from bakeoff.records.errors import Unsupported, UsageError
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Extent
 from tests.backends.building import Built, built, loaded
 from tests.backends.test_model_changes import cell_of, encoder
+from tests.support.modules import Calling
 
 
 class Whole(nn.Module):
@@ -60,15 +61,6 @@ class Talking(Whole):
         return x.relu()
 
 
-class PartlyOutside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.outside = WhollyOutside()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outside(x) + 1
-
-
 class WhollyOutside(Whole):
     @torch.compiler.disable
     def forward(self, x: Tensor) -> Tensor:
@@ -80,12 +72,12 @@ class WhollyOutside(Whole):
     [
         pytest.param(Broken, Extent.PARTIAL, 2, "torch._dynamo.graph_break", marks=pytest.mark.slow),
         pytest.param(Talking, Extent.PARTIAL, 2, "builtin operator", marks=pytest.mark.slow),
-        (PartlyOutside, Extent.PARTIAL, 1, "disable"),
+        (lambda: Calling(lambda own, x: own.outside(x) + 1, outside=WhollyOutside()), Extent.PARTIAL, 1, "disable"),
         (WhollyOutside, Extent.FALLBACK, 0, "disable"),
     ],
 )
 def test_a_graph_that_breaks_is_no_full_placement(
-    module: type[nn.Module], extent: Extent, graphs: int, reason: str, tmp_path: Path
+    module: Callable[[], nn.Module], extent: Extent, graphs: int, reason: str, tmp_path: Path
 ) -> None:
     with built(Cell(model="own", backend="inductor"), tmp_path, loaded(module(), 2, 4)) as one:
         placement = one.compiled.placement()
@@ -160,7 +152,7 @@ class WithAnOperatorOfItsOwn(Whole):
     ],
 )
 def test_what_is_not_compiled_is_named(
-    module: type[nn.Module], mode: str, extent: Extent, fallbacks: list[str], tmp_path: Path
+    module: Callable[[], nn.Module], mode: str, extent: Extent, fallbacks: list[str], tmp_path: Path
 ) -> None:
     with built(Cell(model="own", backend="inductor", mode=mode), tmp_path, loaded(module(), 2, 4)) as one:
         one.call(one.sets[1])
@@ -217,7 +209,7 @@ def test_only_in_its_decode_steps_of_one_sequence_attention_is_products(
 
     torch._dynamo.reset()
     x = torch.randn(sequences, 2, 4, 8)
-    model = Attend()
+    model = Calling(lambda _, x: functional.scaled_dot_product_attention(x, x, x))
     compiled = torch.compile(model, backend=aot_autograd(fw_compiler=compiler))
     cell = Cell(model="mlp", backend="inductor", mode=mode, task=task)
     with torch.inference_mode(), Inductor()._attention(cell, Inputs((x,))):
@@ -233,11 +225,6 @@ def test_an_option_that_this_torch_lacks_is_named() -> None:
     assert known_options({"options": {"triton.cudagraphs": True}})
     with pytest.raises(Unsupported, match=r"Inductor of torch 2\S+ has no option triton\.flies"):
         known_options({"options": {"freezing": True, "triton.flies": True}})
-
-
-class Attend(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def test_without_a_compiler_it_is_unavailable_on_the_cpu() -> None:
@@ -454,14 +441,10 @@ def test_one_of_the_layers_that_repeat_is_compiled_for_all(tmp_path: Path) -> No
     assert placement.fallbacks[0] == "modules that stayed eager: Linear (3)"
 
 
-class WithAKeptOperator(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.inv(x @ x.mT + torch.eye(4)).relu()
-
-
 @pytest.mark.slow
 def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(WithAKeptOperator(), 4, 4)) as one:
+    module = Calling(lambda _, x: torch.linalg.inv(x @ x.mT + torch.eye(4)).relu())
+    with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(module, 4, 4)) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         placement = one.compiled.placement()
     assert placement is not None and placement.extent is Extent.PARTIAL
@@ -568,14 +551,9 @@ def noted(rows: torch.Tensor) -> torch.Tensor:
     return rows.clone()
 
 
-class Noting(torch.nn.Module):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return 2 * noted(rows)
-
-
 def test_the_first_calls_are_part_of_building(tmp_path: Path) -> None:
     calls.clear()
-    model = loaded(Noting(), 4, 4)
+    model = loaded(Calling(lambda _, rows: 2 * noted(rows)), 4, 4)
     with built(Cell(model="own", backend="torchscript"), tmp_path, model):
         assert len(calls) == 1 + SPECIALISING_CALLS >= 3, "one of them is the trace"
 

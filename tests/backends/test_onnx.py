@@ -36,6 +36,7 @@ from bakeoff.truth.distribution import CALLS, difference
 from bakeoff.truth.generating import compare, generate
 from tests.backends.building import Built, RecordingPhases, built, loaded
 from tests.support.cells import cell_of
+from tests.support.modules import Calling
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
@@ -209,16 +210,12 @@ def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeyp
         pass
 
 
-class Attends(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
-
-
 @pytest.mark.parametrize(("mode", "operators"), [("default", 0), ("opset-23", 1)])
 def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_path: Path) -> None:
     import onnx
 
-    with built(Cell(model="own", backend="onnx", mode=mode), tmp_path, loaded(Attends(), 1, 2, 8, 16)) as one:
+    attends = Calling(lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x, x))
+    with built(Cell(model="own", backend="onnx", mode=mode), tmp_path, loaded(attends, 1, 2, 8, 16)) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert sum(node.op_type == "Attention" for node in graph.node) == operators

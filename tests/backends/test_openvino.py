@@ -25,6 +25,7 @@ from bakeoff.records.schema import Cell, Extent
 from bakeoff.truth import accuracy
 from tests.backends.building import RecordingPhases, built, loaded, reference_of
 from tests.support.cells import cell_of
+from tests.support.modules import Calling
 
 openvino = pytest.importorskip("openvino")
 
@@ -53,21 +54,15 @@ def test_its_use_is_not_reported_to_intel(monkeypatch: pytest.MonkeyPatch) -> No
     assert sys.modules["openvino_telemetry"] is None
 
 
-class RepeatsItself(nn.Module):
-    """Returns tensors twice, as models that also return their hidden states do."""
+def test_tensors_that_a_model_returns_twice_are_outputs_twice(tmp_path: Path) -> None:
+    """Models that also return their hidden states do so."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> dict[str, object]:
-        hidden = self.up(x)
+    def repeated(own: Calling, x: torch.Tensor) -> dict[str, object]:
+        hidden = own.up(x)
         last = torch.relu(hidden)
         return {"last": last, "hidden": (x, hidden, last), "again": hidden}
 
-
-def test_tensors_that_a_model_returns_twice_are_outputs_twice(tmp_path: Path) -> None:
-    model = loaded(RepeatsItself(), 3, 8, sets=2)
+    model = loaded(Calling(repeated, up=nn.Linear(8, 8)), 3, 8, sets=2)
     for _ in range(2):  # the second time from the file that the first one left
         with built(cell_in("fp32"), tmp_path, model, threads=1) as one:
             for inputs in one.sets:

@@ -11,13 +11,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import Tensor, nn
 
-from bakeoff.backends import (
-    inductor_profiling,
-    onnx_profiling,
-    onnx_quantising,
-    openvino_profiling,
-    weight_only,
-)
+from bakeoff.backends import inductor_profiling, onnx_profiling, onnx_quantising, openvino_profiling, weight_only
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.eager import Callables
 from bakeoff.backends.exporting import export_onnx
@@ -289,8 +283,7 @@ def test_the_wrapper_of_flat_arguments_is_no_module_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["aten::addmm", "extern_kernels.addmm", "torch.ops.aten.addmm.default", "aoti_torch_cpu_addmm_out"],
+    "name", ["aten::addmm", "extern_kernels.addmm", "torch.ops.aten.addmm.default", "aoti_torch_cpu_addmm_out"]
 )
 def test_names_of_one_operator_agree(name: str) -> None:
     assert operator_name(name) == "addmm"
@@ -426,13 +419,7 @@ def test_products_in_few_bits_keep_the_modules_that_they_had_in_float32(tmp_path
 
     rounded = export_onnx(layers, inputs, tmp_path)
     weight_only.onnx_weights(rounded, Precision("w8a32"), {})
-    assert modules_of(rounded.path) == [
-        ("0",),
-        ("0",),
-        ("1",),
-        ("2",),
-        ("2",),
-    ]  # the second one has no bias
+    assert modules_of(rounded.path) == [("0",), ("0",), ("1",), ("2",), ("2",)]  # the second one has no bias
     quantised = onnx_quantising.static_onnx(export_onnx(layers, inputs, tmp_path), [inputs], tmp_path)
     assert modules_of(quantised.path) == [("0",), ("1",), ("2",)]
     converted = openvino_profiling.converted_from_onnx(quantised.path)

@@ -25,6 +25,7 @@ from bakeoff.records.schema import Cell
 from bakeoff.truth import accuracy
 from tests.backends.building import Built, RecordingPhases, built, loaded, reference_of
 from tests.support import cells
+from tests.support.modules import Calling
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")
 
@@ -94,22 +95,13 @@ def test_eager_multiplies_bytes(tmp_path: Path) -> None:
     assert not [name for name in targets if "addmm" in name or "linear.default" in name]
 
 
-class Residual(nn.Module):
-    """A residual: oneDNN adds the input to the layer's product in the input's own memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.linear(x)
-
-
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_inputs_survive_a_residual(backend: str, tmp_path: Path) -> None:
+    """OneDNN adds the input to the layer's product in the input's own memory."""
+    module = Calling(lambda own, x: x + own.linear(x), linear=nn.Linear(64, 64))
     sets = tuple(Inputs((torch.randn(8, 64),)) for _ in range(4))
     cell = Cell(model="own", backend=backend, precision="int8")
-    with built(cell, tmp_path, LoadedModel(Residual().eval(), sets)) as one:
+    with built(cell, tmp_path, LoadedModel(module.eval(), sets)) as one:
         kept = [inputs.args[0].clone() for inputs in one.sets]
         for _ in range(2):
             for inputs, before in zip(one.sets, kept, strict=True):
@@ -226,11 +218,8 @@ def test_onnx_calibration_uses_the_inputs_given(tmp_path: Path) -> None:
     assert errors[1] > 0.9
 
 
-class Scaling(nn.Module):
-    """A module without a layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
+def without_a_layer() -> nn.Module:
+    return Calling(lambda _, x: x * 2)
 
 
 class MostlyTransposed(nn.Module):
@@ -252,7 +241,7 @@ def own(module: nn.Module) -> LoadedModel:
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Scaling, "there is nothing to quantise: the model has no linear layer and no convolution"),
+        (without_a_layer, "there is nothing to quantise: the model has no linear layer and no convolution"),
         (
             MostlyTransposed,
             "torchao brings 4 % of the layers' weights to int8 here; 1 convolution would stay in float32",
@@ -267,7 +256,7 @@ def test_what_would_stay_floating_point_is_unsupported(module: type[nn.Module], 
 
 
 def test_onnx_without_layers_is_unsupported(tmp_path: Path) -> None:
-    model = own(Scaling())
+    model = own(without_a_layer())
     source = export_onnx(model.module, model.inputs[0], tmp_path)
     with pytest.raises(Unsupported, match="nothing to quantise"):
         static_onnx(source, model.inputs, tmp_path)

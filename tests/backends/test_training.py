@@ -20,6 +20,7 @@ from bakeoff.truth import accuracy
 from bakeoff.truth.calls import run_eager
 from bakeoff.truth.errors import errors_of_eager
 from bakeoff.truth.reference import Reference
+from tests.support.modules import Calling
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
 
@@ -261,16 +262,12 @@ def test_the_optimiser_changes_parameters_and_forward_backward_does_not() -> Non
         assert torch.equal(model.module[0].weight.detach(), before) is not changes
 
 
-class Scaled(nn.Module):
-    """A model without parameters."""
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x * y
+WITHOUT_PARAMETERS = Calling(lambda _, x, y: x * y)
 
 
 def test_inputs_that_ask_for_gradients_get_them() -> None:
     sets = tuple(Inputs((torch.randn(3, 2), torch.randn(3, 2))) for _ in range(4))
-    model, cell = LoadedModel(Scaled(), sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
+    model, cell = LoadedModel(WITHOUT_PARAMETERS, sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
     module, placed = move_to_device(model, cell)
     for given, (loss, *found) in zip(sets, run_eager(module, placed, training_of(model, cell)), strict=True):
         x, y = given.args
@@ -282,7 +279,7 @@ def test_inputs_that_ask_for_gradients_get_them() -> None:
 
 def test_gradients_of_inputs_do_not_stay_with_the_next_set() -> None:
     sets = tuple(Inputs((torch.randn(3, 2), torch.randn(3, 2))) for _ in range(4))
-    model, cell = LoadedModel(Scaled(), sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
+    model, cell = LoadedModel(WITHOUT_PARAMETERS, sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
     _, placed = move_to_device(model, cell)
     training = training_on(model, cell)
     steps = Steps(training)
@@ -294,7 +291,7 @@ def test_gradients_of_inputs_do_not_stay_with_the_next_set() -> None:
 
 def test_a_model_without_parameters_has_no_step() -> None:
     with pytest.raises(Unsupported, match="no parameter to train: use --task forward_backward"):
-        Training(Scaled(), None, TRAIN_STEP)
+        Training(WITHOUT_PARAMETERS, None, TRAIN_STEP)
 
 
 def test_a_model_without_a_floating_output_has_no_loss() -> None:

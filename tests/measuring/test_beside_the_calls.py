@@ -487,8 +487,7 @@ def test_other_sizes_are_refused_with_both_sizes(make_predict: Callable[..., eva
 
 def test_a_whole_request_runs_the_stages_around_the_build(make_predict: Callable[..., evaluating.Predict]) -> None:
     stages = Around(
-        before=lambda words: {"x": torch.full((4, 3), float(len(words)))},
-        after=lambda answer: answer["y"].sum().item(),
+        before=lambda words: {"x": torch.full((4, 3), float(len(words)))}, after=lambda answer: answer["y"].sum().item()
     )
     predict = make_predict(find_stages=lambda: stages)
     assert predict.end_to_end("ab") == 4 * 3 * 2 * 2.0

@@ -38,6 +38,7 @@ from bakeoff.records.schema import Ceilings, Cell, Memory, Status
 from bakeoff.records.store import FirstBuild, Store
 from bakeoff.truth.user_code import is_users, noting_reads, users_data, weights_beside, weights_named_in
 from tests.support.measuring import by_label, measure
+from tests.support.modules import Calling
 from tests.support.scripted import SEGFAULT, WRONG, Script, run_contest
 
 PLANNED = PlannedCell(Cell(model="mlp", backend="eager"), asked_by_name=True)
@@ -207,12 +208,8 @@ def test_files_in_shared_memory_are_the_users() -> None:
 def test_the_code_of_torchscript_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     def of(function: Callable[[torch.Tensor], torch.Tensor], constant: float) -> str:
         added = torch.full((3,), constant)
-
-        class Plain(nn.Module):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return function(x) + added
-
-        torch.jit.save(torch.jit.trace(Plain(), torch.ones(2, 3)), tmp_path / "net.pt")
+        plain = Calling(lambda _, x: function(x) + added)
+        torch.jit.save(torch.jit.trace(plain, torch.ones(2, 3)), tmp_path / "net.pt")
         loaded = [torch.jit.load(tmp_path / "net.pt") for _ in range(2)]
         one, same = (fingerprint(nn.Sequential(each), SETS) for each in loaded)
         assert one == same

@@ -35,6 +35,7 @@ from bakeoff.records.failure import DISK_FULL, Failure
 from bakeoff.records.schema import Cell, Extent, Placement, Record, Status
 from bakeoff.records.traits import NO_TRAITS, Access, AccessKind, ModelTraits, Recall
 from tests.reports.samples import accuracy
+from tests.support.modules import Calling
 from tests.support.scripted import Script, plan_of, ready_with, run_contest
 
 
@@ -121,11 +122,7 @@ def test_a_cause_of_death_is_reported_by_the_exit_status() -> None:
 
 @pytest.mark.parametrize(
     ("rmse", "kind"),
-    [
-        (math.nan, "outputs of another form"),
-        (math.inf, "outputs not finite"),
-        (0.1, "outputs too far off"),
-    ],
+    [(math.nan, "outputs of another form"), (math.inf, "outputs not finite"), (0.1, "outputs too far off")],
 )
 def test_wrong_outputs_have_a_kind_and_say_when_they_became_wrong(rmse: float, kind: str) -> None:
     check = accuracy(rmse, passed=False, rule="as it was")
@@ -341,14 +338,8 @@ def test_the_last_line_of_the_program_is_reported_and_none_of_a_library(file: st
     names: dict[str, Any] = {}
     exec(compile("def forward(x):\n    return x.reshape(3, 5)", file, "exec"), names)
     with pytest.raises(RuntimeError, match="invalid for input of size 16") as raised:
-        torch.func.functional_call(Calling(names["forward"]), {}, torch.ones(2, 8))
+        torch.func.functional_call(Calling(lambda _, x: names["forward"](x)), {}, torch.ones(2, 8))
     assert last_frame_of_program(raised.value) == place
-
-
-class Calling(torch.nn.Module):
-    def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.forward = forward
 
 
 def test_a_process_that_may_not_open_more_files_is_reported_what_to_do() -> None:

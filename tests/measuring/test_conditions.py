@@ -19,9 +19,7 @@ import numpy
 import numpy as np
 import psutil
 import pytest
-import torch
 
-from bakeoff.backends.base import Compiled
 from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.environment import calibrate_ms
@@ -37,6 +35,7 @@ from bakeoff.records import package
 from bakeoff.records.device import CPU
 from bakeoff.records.schema import Energy, Environment, Gpu
 from bakeoff.truth.traits import keeps_memory
+from tests.measuring.test_sampling import FakeTime, Scripted
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts in /proc")
 
@@ -241,9 +240,7 @@ class Nvml:
         return 2500
 
 
-def test_a_gpus_clock_and_throttling_are_read_and_the_rest_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpus_clock_and_throttling_are_read_and_the_rest_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watch = GpuWatch(1, Nvml())
     assert watch.read() == {
@@ -262,70 +259,38 @@ def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) 
     assert max_sm_clock_mhz(1, nullcontext) is None
 
 
-class FakeTime:
-    """Time that passes only while a call runs or somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def now_ns(self) -> int:
-        return round(self.now_s * 1e9)
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-class Calls(Compiled):
-    def __init__(self, time: FakeTime) -> None:
-        self.time, self.count = time, 0
-
-    def bind(self, inputs: Inputs) -> None:
-        """Nothing to bind."""
-
-    def run(self) -> None:
-        self.count += 1
-        self.time.sleep(0.0005)
-
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return ()
-
-
 class Meter(energy.Counter):
     """Ten watts that drift, and some joules for each call, renewed every 20 ms in steps of a millijoule."""
 
     source = "scripted"
 
-    def __init__(self, calls: Calls, call_j: float = 0.1, drift_w_per_s: float = 0.0, noise_w: float = 0.0) -> None:
+    def __init__(self, calls: Scripted, call_j: float = 0.1, drift_w_per_s: float = 0.0, noise_w: float = 0.0) -> None:
         self.calls, self.call_j, self.drift, self.noise_w = calls, call_j, drift_w_per_s, noise_w
         self.random, self.step, self.noise_j = Random(1), 0, 0.0
         self.told_j = 0.0
 
     def joules(self) -> float | None:
-        now_s = self.calls.time.now_s
+        now_s = self.calls.time.now_ns / 1e9
         while (self.step + 1) * 0.02 <= now_s:
             self.step += 1
             self.noise_j += 0.02 * self.random.gauss(0, self.noise_w)
-            exact_j = 10.0 * now_s + self.drift * now_s**2 / 2 + self.noise_j + self.call_j * self.calls.count
+            exact_j = 10.0 * now_s + self.drift * now_s**2 / 2 + self.noise_j + self.call_j * self.calls.calls
             self.told_j = round(exact_j, 3)
         return self.told_j
 
 
-class StandingStill(energy.Counter):
-    source = "stands still"
+class Unmoved(energy.Counter):
+    source = "scripted"
+
+    def __init__(self, told_j: float | None) -> None:
+        self.told_j = told_j
 
     def joules(self) -> float | None:
-        return 1.0
+        return self.told_j
 
 
-class NoMeter(energy.Counter):
-    source = "none"
-
-    def joules(self) -> float | None:
-        return None
-
-
-def measured(compiled: Calls, counter: energy.Counter) -> Energy | None:
-    clock = Clock(CPU, compiled.time.now_ns)
+def measured(compiled: Scripted, counter: energy.Counter) -> Energy | None:
+    clock = Clock(CPU, compiled.time.read)
     return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
 
 
@@ -333,45 +298,45 @@ def measured(compiled: Calls, counter: energy.Counter) -> Energy | None:
 def test_the_energy_of_an_idle_machine_is_subtracted_and_its_drift_and_the_steps_make_no_error(
     drift_w_per_s: float,
 ) -> None:
-    compiled = Calls(FakeTime())
+    compiled = Scripted(FakeTime(), lambda call: 0.5)
     found = measured(compiled, Meter(compiled, call_j=0.001, drift_w_per_s=drift_w_per_s))
     assert found is not None and found.ci95 is not None
     assert found.joules_per_call == found.resolved_j == pytest.approx(0.001, rel=0.05)
     assert found.ci95.high - found.ci95.low < 0.1 * found.joules_per_call
-    assert found.idle_w == pytest.approx(10.0 + drift_w_per_s * compiled.time.now_s / 2, rel=0.05)
+    assert found.idle_w == pytest.approx(10.0 + drift_w_per_s * compiled.time.now_ns / 2e9, rel=0.05)
     assert found.turns == energy.MIN_TURNS
-    assert found.calls <= compiled.count
-    assert compiled.time.now_s < 2.0
+    assert found.calls <= compiled.calls
+    assert compiled.time.now_ns < 2e9
     assert found.source == "scripted"
 
 
 def test_noise_takes_more_turns_and_gives_an_interval() -> None:
-    compiled = Calls(FakeTime())
+    compiled = Scripted(FakeTime(), lambda call: 0.5)
     found = measured(compiled, Meter(compiled, call_j=0.001, noise_w=1.0))
     assert found is not None and found.ci95 is not None
     assert found.turns == energy.MAX_TURNS
     assert found.ci95.low < 0.001 < found.ci95.high
-    assert compiled.time.now_s < 3.0
+    assert compiled.time.now_ns < 3e9
 
 
 def test_less_than_the_counter_resolves_beyond_an_idle_machine_is_no_energy() -> None:
-    compiled = Calls(FakeTime())
+    compiled = Scripted(FakeTime(), lambda call: 0.5)
     found = measured(compiled, Meter(compiled, call_j=1e-6, noise_w=1.0))
     assert found is not None
     assert found.resolved_j is None
 
 
 def test_a_counter_that_stands_still_is_not_waited_for() -> None:
-    compiled = Calls(FakeTime())
-    found = measured(compiled, StandingStill())
+    compiled = Scripted(FakeTime(), lambda call: 0.5)
+    found = measured(compiled, Unmoved(1.0))
     assert found is not None and found.resolved_j is None
-    assert compiled.time.now_s < 4.0
+    assert compiled.time.now_ns < 4e9
 
 
 def test_without_a_counter_nothing_is_called() -> None:
-    compiled = Calls(FakeTime())
-    assert measured(compiled, NoMeter()) is None
-    assert compiled.count == 0
+    compiled = Scripted(FakeTime(), lambda call: 0.5)
+    assert measured(compiled, Unmoved(None)) is None
+    assert compiled.calls == 0
 
 
 def test_cpu_packages_are_added_up_even_when_a_counter_wraps(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from bakeoff.records.schema import Ceilings, Cell, Latency, MemoryLevel, Status,
 from bakeoff.records.store import Store
 from tests.reports.samples import constant
 from tests.support.measuring import Silent, measure
+from tests.support.modules import Calling
 from tests.support.scripted import Script, ScriptedLauncher, ScriptedMachine, contest_of, plan_of
 
 CONTEST = contest_of(["eager", "null"])
@@ -157,14 +158,7 @@ def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLaunche
     assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        failed("no such device"),
-        WorkerEnded(3),
-        DeadlinePassed(),
-    ],
-)
+@pytest.mark.parametrize("answer", [failed("no such device"), WorkerEnded(3), DeadlinePassed()])
 def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
 ) -> None:
@@ -184,11 +178,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
 
 
 def test_the_next_run_on_the_machine_takes_the_ceilings_of_the_first(
-    launcher: ScriptedLauncher,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    measured_ceilings: None,
+    launcher: ScriptedLauncher, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured_ceilings: None
 ) -> None:
     cell = CONTEST.cells[0].cell
     machine = capture()
@@ -236,11 +226,7 @@ def test_ceilings_of_a_busy_machine_that_are_kept_name_the_day(
             "which once took 22 s on this machine: builds for eager on cpu were given the answers",
         ),
         (messages.HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
-        (
-            failed("no g++"),
-            60.0,
-            "were not precompiled, so its first build does it: no g++",
-        ),
+        (failed("no g++"), 60.0, "were not precompiled, so its first build does it: no g++"),
         (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
         (failed("no compiler", status=Status.UNAVAILABLE), 60.0, ""),
     ],
@@ -298,12 +284,7 @@ class OneServer(ScriptedLauncher):
     ("cores", "device", "servers"), [(2, "cpu", [3]), (16, "cpu", [5, 7]), (2, "cuda", [3]), (16, "cuda", [5, 7])]
 )
 def test_headers_are_made_beside_what_follows(
-    tmp_path: Path,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    cores: int,
-    device: str,
-    servers: list[int],
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, cores: int, device: str, servers: list[int]
 ) -> None:
     monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -460,12 +441,9 @@ def test_a_convolution_is_counted_as_by_hand() -> None:
 
 
 def test_heads_that_share_keys_are_counted_for_every_query() -> None:
-    class Shared(nn.Module):
-        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
-
+    shared = Calling(lambda _, query, key: functional.scaled_dot_product_attention(query, key, key, enable_gqa=True))
     query, key = torch.randn(2, 8, 10, 16), torch.randn(2, 2, 12, 16)
-    assert work_of(Shared(), query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
+    assert work_of(shared, query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
 
 
 def test_a_layer_that_torch_runs_as_one_operator_is_counted_as_its_parts() -> None:
@@ -495,30 +473,20 @@ def test_only_the_looked_up_rows_of_a_table_move() -> None:
 
 
 def test_a_table_that_is_also_a_weight_moves_whole_and_once() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(100, 16)
-            self.unused = nn.Linear(16, 16)
-
-        def forward(self, indices: torch.Tensor) -> torch.Tensor:
-            return functional.linear(self.table(indices), self.table.weight)
-
-    tied = Tied()
-    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(tied.table) + 2 * 8 + 2 * 100 * 4
+    table = nn.Embedding(100, 16)
+    tied = Calling(
+        lambda _, indices: functional.linear(table(indices), table.weight), table=table, unused=nn.Linear(16, 16)
+    )
+    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(table) + 2 * 8 + 2 * 100 * 4
 
 
 def test_a_weight_used_twice_or_in_parts_moves_once() -> None:
-    class Reused(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(24, 8))
+    def twice(module: Calling, x: torch.Tensor) -> torch.Tensor:
+        first, second, _ = module.weight.chunk(3)
+        return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            first, second, _ = self.weight.chunk(3)
-            return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
-
-    assert work_of(Reused(), torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
+    reused = Calling(twice, weight=nn.Parameter(torch.randn(24, 8)))
+    assert work_of(reused, torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
 
 
 def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
@@ -581,13 +549,11 @@ def test_a_convolution_needs_one_operation_for_each_output_and_step(
 def test_a_step_of_training_saves_in_the_backward_convolutions_too() -> None:
     layer, x = nn.Conv2d(4, 8, 3), torch.randn(1, 4, 16, 16, requires_grad=True)
 
-    class Sum(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            layer(x).sum().backward()
-            assert x.grad is not None
-            return x.grad
+    def step(_: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+        layer(x).sum().backward()
+        return x.grad
 
-    found = count(Sum(), Inputs((x,)), Precision.FP32)
+    found = count(Calling(step), Inputs((x,)), Precision.FP32)
     assert found.least_flops == pytest.approx(found.flops / 9, abs=2)
 
 
@@ -788,12 +754,8 @@ def test_what_no_rounding_moves_does_not_jump(answer: Callable[[torch.Tensor], t
     """Torch's counter shows how the places are computed that an image is enlarged from."""
     x = torch.linspace(0.1, 3.7, 64).view(1, 1, 8, 8)
 
-    class Net(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return answer(x)
-
     with torch.inference_mode(), LongestSum() as sums:
-        count(Net(), Inputs((x,)), Precision.FP32)
+        count(Calling(lambda _, x: answer(x)), Inputs((x,)), Precision.FP32)
     assert sums.jumps is may_jump
 
 

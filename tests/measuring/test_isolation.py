@@ -315,10 +315,7 @@ def lazy(batch: int = 1):
     return Lazy().eval(), (Widths(torch.randn(batch, width), torch.ones(depth())),)
 """
 
-ROOMS = {
-    "records": "def offset():\n    return 0.25\n",
-    "judging": "def depth():\n    return 1\n",
-}
+ROOMS = {"records": "def offset():\n    return 0.25\n", "judging": "def depth():\n    return 1\n"}
 
 
 @pytest.fixture
@@ -419,10 +416,7 @@ BRIEFLY = ("--backends", "eager", "--devices", "cpu", "--processes", "1", "--min
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "model"),
-    [
-        (["-m", "bakeoff"], "detect:factory"),
-        ([str(ROOT / "runner.py")], "reports.net:factory"),
-    ],
+    [(["-m", "bakeoff"], "detect:factory"), ([str(ROOT / "runner.py")], "reports.net:factory")],
     ids=["module", "module in a package"],
 )
 def test_a_controller_that_finds_packages_of_the_same_names(program: list[str], model: str, project: Path) -> None:

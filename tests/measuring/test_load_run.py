@@ -20,12 +20,7 @@ from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubt import Stop
 from bakeoff.judging.under_load import judge_load, soaks_of
 from bakeoff.measuring.controller.load_rounds import search_ended
-from bakeoff.measuring.controller.load_run import (
-    TURN_WINDOWS,
-    CellUnderLoad,
-    Round,
-    is_settled,
-)
+from bakeoff.measuring.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.controller.rate_search import NARROW, RateSearch
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning import load_plan

@@ -27,6 +27,7 @@ from bakeoff.truth.errors import errors_of_eager, within_float32
 from bakeoff.truth.reference import Reference
 from tests.support.cells import case
 from tests.support.checkout import python
+from tests.support.modules import Calling
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
 
@@ -220,9 +221,7 @@ def test_pairs_of_whole_numbers_differ_if_eager_takes_that(span: list[list[float
     assert torch.equal(sets[0].args[1], given) and torch.equal(sets[1].args[1], torch.tensor(second))
 
 
-class Root(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.sqrt()
+ROOT = Calling(lambda _, x: x.sqrt())
 
 
 @pytest.mark.parametrize(
@@ -231,9 +230,9 @@ class Root(nn.Module):
         (nn.ReLU(), 0.0, ("noise",)),
         (nn.ReLU(), 0.5, ("noise",)),
         (nn.ReLU(), -0.5, ("noise",)),
-        (Root(), 0.5, ("noise",)),
-        (Root(), 0.0, ()),
-        (Root(), 3.0, ("masks", "whole numbers")),
+        (ROOT, 0.5, ("noise",)),
+        (ROOT, 0.0, ()),
+        (ROOT, 3.0, ("masks", "whole numbers")),
     ],
 )
 def test_constants_become_noise_if_eager_takes_that(module: nn.Module, value: float, kinds: tuple[str, ...]) -> None:

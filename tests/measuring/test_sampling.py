@@ -32,6 +32,9 @@ class FakeTime:
     def read(self) -> int:
         return self.now_ns
 
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
 
 @dataclass
 class Scripted(Compiled):
@@ -418,11 +421,7 @@ def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails_at_call", [None, 4])
 def test_no_garbage_is_collected_while_samples_are_taken(
-    time: FakeTime,
-    collector: None,
-    take: Callable[..., object],
-    enabled: bool,
-    fails_at_call: int | None,
+    time: FakeTime, collector: None, take: Callable[..., object], enabled: bool, fails_at_call: int | None
 ) -> None:
     compiled = Scripted(time, fails_at_call=fails_at_call)
     if not enabled:
@@ -440,16 +439,13 @@ def test_no_garbage_is_collected_while_samples_are_taken(
 def test_a_rate_far_below_that_of_single_calls_is_measured_again_when_calls_are_as_quick_as_usual(
     time: FakeTime,
 ) -> None:
-    def pass_time(seconds: float) -> None:
-        time.now_ns += int(seconds * 1e9)
-
     busy_until_ns = 1500 * MS
     compiled = Scripted(time, lambda call: 20.0 if time.now_ns < busy_until_ns else 1.0)
-    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=pass_time)
+    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=time.sleep)
     assert found.calls_per_s == pytest.approx(1000.0)
     assert found.range_per_s is not None and found.range_per_s.low == pytest.approx(1000.0)
     busy_until_ns, time.now_ns = 10**6 * MS, 0
-    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=pass_time)
+    found = sampling.throughput(compiled, SETS, clock_of(time), usual_ms=1.0, sleep=time.sleep)
     assert found.calls_per_s == pytest.approx(50.0), "the machine stays busy"
     assert time.now_ns < 4000 * MS
 

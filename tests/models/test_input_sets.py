@@ -372,11 +372,7 @@ def test_shares_are_those_of_planted_sleeps(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pipeline_parts, "time", SimpleNamespace(perf_counter=lambda: NOW_S[0]))
     found = bakeoff.inspect_parts(Loop(disturbed_calls=(1, 3)), torch.ones(1, 4))
     parts = {part.name: part for part in found.parts}
-    assert {name: part.calls for name, part in parts.items()} == {
-        "text_encoder": 1,
-        "denoiser": 4,
-        "vae.decoder": 1,
-    }
+    assert {name: part.calls for name, part in parts.items()} == {"text_encoder": 1, "denoiser": 4, "vae.decoder": 1}
     wanted = {"text_encoder": 0.1, "denoiser": 0.6, "vae.decoder": 0.2}
     assert {name: part.share for name, part in parts.items()} == pytest.approx(wanted)
     assert found.rest == pytest.approx(0.1)

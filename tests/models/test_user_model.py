@@ -140,10 +140,7 @@ CALLS = "import bakeoff\ndef factory(batch: int = 2):\n    x = torch.randn(batch
 
 @pytest.mark.parametrize(
     "calls",
-    [
-        "[bakeoff.Call((x, 7)), bakeoff.Call((x + 1, 7))]",
-        "(bakeoff.Call((x + number, 7)) for number in range(2))",
-    ],
+    ["[bakeoff.Call((x, 7)), bakeoff.Call((x + 1, 7))]", "(bakeoff.Call((x + number, 7)) for number in range(2))"],
 )
 def test_several_example_calls_are_the_sets(write: Write, calls: str) -> None:
     first, second = load(write(CALLS.format(calls))).inputs

@@ -154,7 +154,10 @@ def test_values_of_dimensions_are_crossed_and_one_spelled_twice_counts_once() ->
         ({"models": ()}, "no model named"),
         ({"backends": ()}, "no backend named"),
         ({"backends": ("onx",)}, "unknown backend 'onx': did you mean 'onnx'?"),
-        ({"backends": ("inductor/max-autotun",)}, "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'"),
+        (
+            {"backends": ("inductor/max-autotun",)},
+            "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'",
+        ),
         ({"backends": ("all/freezing",)}, "write 'all/all'"),
         ({"backends": ("zzz",)}, "known: aotinductor, eager"),
         ({"precision": ()}, "no precision named"),

@@ -69,7 +69,7 @@ class CellRun:
     ) -> None:
         """Go on with the processes that an interrupted run has `kept`, if there are any. `builds` is a kept or shared
         folder. Without `metrics` nothing is evaluated."""
-        self.planned, self.cell = planned, planned.cell
+        self.planned, self.cell, self.label = planned, planned.cell, planned.cell.label
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
@@ -88,7 +88,7 @@ class CellRun:
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
         self._built = {build for build in made if self._builds.of(build).exists()}  # that a process was measured with
-        self._builds.enter(self.cell.label, bool(self._built))
+        self._builds.enter(self.label, bool(self._built))
         if kept is None and self._builds.from_before:
             self.peak_memory = self._builds.from_before.memory
 
@@ -116,7 +116,7 @@ class CellRun:
 
     @property
     def waits_for_another(self) -> bool:
-        return self._builds.is_made_by_another(self._next_build, self.cell.label)
+        return self._builds.is_made_by_another(self._next_build, self.label)
 
     @property
     def may_launch(self) -> bool:
@@ -220,7 +220,7 @@ class CellRun:
         if not live.is_warm:
             self._builds.clear_once(live.build)
         if is_packaged:
-            self._builds.begin(live.build, self.cell.label)
+            self._builds.begin(live.build, self.label)
         self._start_worker(live, messages.PackageCell if is_packaged else measuring)
         if may_build:
             live.worker.send(messages.Build())  # which it takes once it has loaded
@@ -230,7 +230,7 @@ class CellRun:
             if not self._is_ahead_of_time:
                 live.is_warm = self.starts_warm  # another cell of its family may have built meanwhile
                 if not live.is_warm:
-                    self._builds.begin(live.build, self.cell.label)
+                    self._builds.begin(live.build, self.label)
             if live.is_warm and live.build not in self._built:
                 live.first_build = self._builds.made[live.build]
                 live.is_of_earlier_run = self._builds.is_cached and live.first_build is self._builds.from_before
@@ -312,9 +312,9 @@ class CellRun:
         self.await_end()  # the folder of its build is to go
         if not record.failed_on_full_disk:
             self._builds.spoil()
-        self._builds.leave(self.cell.label, keeps_build=is_of_earlier_run)
+        self._builds.leave(self.label, keeps_build=is_of_earlier_run)
         self._builds = self._own_folder()
-        self._builds.enter(self.cell.label, has_built=False)
+        self._builds.enter(self.label, has_built=False)
         self._built = set()
         if record.failed_on_full_disk:
             return "was built anew in the run's own folder, because the disk of the cache is full"
@@ -531,10 +531,9 @@ class CellRun:
 
     def clear(self, keeps_build: bool = False) -> None:
         """Give up the folder of its builds, once the cell has its record. `keeps_build` leaves a cached one."""
-        self._end_worker()
-        self.drop_ahead()
+        self.give_up()
         self.await_end()
-        self._builds.leave(self.cell.label, keeps_build)
+        self._builds.leave(self.label, keeps_build)
 
     @property
     def _next_build(self) -> int:
@@ -572,7 +571,7 @@ class CellRun:
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:
             self._live.worker.end()
-            self._builds.give_up(self._live.build, self.cell.label)
+            self._builds.give_up(self._live.build, self.label)
 
     def _await(self, live: CellProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
         begun_s = self._now_s()

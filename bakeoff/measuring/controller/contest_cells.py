@@ -47,12 +47,12 @@ class ContestCells:
 
     def end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """End the cell with its record and return True if the run's time budget leaves no time for it."""
-        label, labels = cell_run.cell.label, [other.cell.label for other in alive]
+        label, labels = cell_run.label, [other.label for other in alive]
         if cell_run.was_measured or self.run.time_plan.leaves_room_for_build(label, labels, self.run.machine.now_s()):
             return False
         if not alive and not self.lack:
             self.lack = self.run.time_plan.lack(
-                [cell_run.cell.label for cell_run in self.going_on], self.run.machine.now_s()
+                [cell_run.label for cell_run in self.going_on], self.run.machine.now_s()
             )
         self.conclude(cell_run, no_time_for(cell_run.planned, self.lack))
         return True
@@ -99,7 +99,7 @@ class ContestCells:
         self.save(cell_run, self.with_artifacts({cell_run: record})[cell_run])
 
     def save(self, cell_run: CellRun, record: Record) -> None:
-        label = cell_run.cell.label
+        label = cell_run.label
         self.ended += 1
         self.run.time_plan.dropped(self.contest_id, label)
         self.run.end(record)

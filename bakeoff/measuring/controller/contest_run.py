@@ -59,7 +59,7 @@ class ContestRun:
         self._held_all = kept.held_all if kept else False
         # one cell of the first group stays for all others, and that is the baseline if it is steady
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
-        in_order = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
+        in_order = sorted(cells, key=lambda cell_run: cell_run.label != self._baseline)
         self._next_so_far_s = 0.0
         self._had_numbers = measurement.store.cells_with_numbers(self._contest_id)  # of an interrupted run
         self._time_plan = measurement.time_plan
@@ -127,11 +127,11 @@ class ContestRun:
         may_sit_out = plan.races and done >= plan.builds
         # In a race, a surely beaten cell sits out. It comes back if the verdict is found to depend on it.
         sitting_out = rounds.racing(beaten(records, self._run.requirements), open_pairs) if may_sit_out else {}
-        cells = [cell_run for cell_run in self._cells.going_on if cell_run.cell.label not in sitting_out]
+        cells = [cell_run for cell_run in self._cells.going_on if cell_run.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
             return []
         for cell_run in self._cells.going_on:
-            cell_run.left = sitting_out.get(cell_run.cell.label)
+            cell_run.left = sitting_out.get(cell_run.label)
             if cell_run.left:
                 cell_run.drop_ahead()
         return cells
@@ -139,7 +139,7 @@ class ContestRun:
     def _is_wanted(self, done: int, cells: Sequence[CellRun], open_pairs: rounds.Pairs) -> bool:
         """Return True when these cells get another process, and say why or why not."""
         plan = self._run.sampling
-        labels = [cell_run.cell.label for cell_run in cells]
+        labels = [cell_run.label for cell_run in cells]
         decision = self._decision(done, cells, open_pairs)
         following = max(1, plan.processes - done) if decision.is_wanted else 0
         self._time_plan.expect_further(
@@ -161,7 +161,7 @@ class ContestRun:
         return decision.is_wanted
 
     def _decision(self, done: int, cells: Sequence[CellRun], open_pairs: rounds.Pairs) -> rounds.NextEpoch:
-        labels = [cell_run.cell.label for cell_run in cells]
+        labels = [cell_run.label for cell_run in cells]
         are_warm = all(cell_run.starts_warm for cell_run in cells)
         return rounds.next_epoch(
             self._run.sampling,
@@ -187,7 +187,7 @@ class ContestRun:
             if self._run.interleaved and (epoch.displaced or (epoch.waiting and epoch.is_full)):
                 how = "some of them alone, so that the machine's drift is in their ratios"
                 if epoch.staying:
-                    label = epoch.staying[0].cell.label
+                    label = epoch.staying[0].label
                     how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
                 self._run.store.note(
                     f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}"
@@ -257,10 +257,10 @@ class ContestRun:
             raise
 
     def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
-        self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
+        self._run.step_done(self._contest_id, step, cell_run.label, seconds)
 
     def _seconds_of(self, step: PlanStep, cells: Sequence[CellRun]) -> float:
-        return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
+        return self._time_plan.seconds_of(step, [cell_run.label for cell_run in cells])
 
     def _run_rounds(self, epoch: Epoch, start_s: float) -> None:
         """Take bursts of all living cells in changing order while every other one is stopped. Their processes took
@@ -302,7 +302,7 @@ class ContestRun:
 
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
-        now_s, labels = self._machine.now_s(), [cell_run.cell.label for cell_run in alive]
+        now_s, labels = self._machine.now_s(), [cell_run.label for cell_run in alive]
         in_share = now_s + self._seconds_of(PlanStep.FINISH, alive) < self._time_plan.rounds_end_s(labels)
         return done == 0 or in_share or (done < FEWEST_ROUNDS and now_s < self._time_plan.budget_ends_s)
 
@@ -321,7 +321,7 @@ class ContestRun:
         alive = epoch.alive
         if epoch.staying and epoch.staying[0] in alive:
             return epoch.staying[0]
-        baseline = next((cell_run for cell_run in alive if cell_run.cell.label == self._baseline), alive[0])
+        baseline = next((cell_run for cell_run in alive if cell_run.label == self._baseline), alive[0])
         # It is the baseline if it is steady, or else the steadiest cell that leaves as much room for others.
         small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
         return small[steadiest(_bursts_of(epoch.group, small), preferred=small.index(baseline))]
@@ -355,7 +355,7 @@ class ContestRun:
         cells = [cell_run for cell_run in epoch.alive if cell_run not in epoch.staying]
         records = [record for cell_run in self._cells.going_on if (record := cell_run.so_far())]
         if self._run.sampling.energy_of_all:
-            chosen: Collection[str] = {cell_run.cell.label for cell_run in cells}
+            chosen: Collection[str] = {cell_run.label for cell_run in cells}
             with_energy = epoch.number == min(1, self._run.sampling.processes - 1)  # later, some may sit out
         else:
             chosen = contenders(records, self._run.requirements)
@@ -366,8 +366,8 @@ class ContestRun:
         for place, cell_run in enumerate(cells):
             begun_s = self._machine.now_s()
             needed_s = self._seconds_of(PlanStep.FINISH, [*epoch.staying, *cells[place:]])
-            has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.cell.label for cell_run in cells])
-            wanted = cell_run.further_wanted(has_time, cell_run.cell.label in chosen, with_energy)
+            has_time = begun_s + needed_s <= self._time_plan.rounds_end_s([cell_run.label for cell_run in cells])
+            wanted = cell_run.further_wanted(has_time, cell_run.label in chosen, with_energy)
             if not wanted.is_empty:
                 with self._cells.turn_of(epoch, cell_run):
                     cell_run.measure_further(wanted)

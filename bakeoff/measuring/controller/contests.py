@@ -89,15 +89,13 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     if kept:
         done = counted(kept.epochs, "process")
         run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
-        if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
+        if gone := [cell_run.label for cell_run in cell_runs if cell_run.has_lost_builds]:
             run.store.note(
                 f"what {', '.join(gone)} had built for {kept.contest_id} is gone: a further process builds anew"
             )
     stand_ins = _leave_out(run, sensible, cell_runs, eager_calls)
     cell_runs = [cell_run for cell_run in cell_runs if cell_run not in {stand_in for stand_in, _ in stand_ins}]
-    if before := [
-        cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before and not cell_run.cached_at
-    ]:
+    if before := [cell_run.label for cell_run in cell_runs if cell_run.was_built_before and not cell_run.cached_at]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
     known_size = max(sizes, key=lambda size: (size.peak_device_bytes or 0, size.peak_resident_bytes or 0), default=None)
     ContestRun(run, cell_runs, kept, known_size, stand_ins).run()
@@ -112,12 +110,12 @@ def _expect_what_is_left(
     """Expect no more of a contest than earlier runs have left of it: builds, and this run's finished processes."""
     for cell_run in cell_runs:
         if cell_run.starts_warm:
-            run.time_plan.expect_built(contest_id, cell_run.cell.label)
+            run.time_plan.expect_built(contest_id, cell_run.label)
         if cell_run.bursts:
-            run.time_plan.called(cell_run.cell.label, cell_run.median_ms / 1e3)
+            run.time_plan.called(cell_run.label, cell_run.median_ms / 1e3)
     if kept:
         left = max(0, run.sampling.processes - kept.epochs)
-        labels = [cell_run.cell.label for cell_run in cell_runs if not cell_run.left]
+        labels = [cell_run.label for cell_run in cell_runs if not cell_run.left]
         run.time_plan.expect_further(contest_id, labels, left, most_further(run.sampling, kept.epochs))
 
 

@@ -112,7 +112,7 @@ class LoadRounds:
     def _settle(self, cell_run: CellRun, _: Round) -> None:
         if (search := self._searches.get(cell_run)) is None:
             return
-        label = cell_run.cell.label
+        label = cell_run.label
         self._run.progress.note(f"looking for the settings with which {label} serves best")
         planned = (self._now_s + MOST_OF_SEARCH * self._plan.search_s, search_ended(self._plan))
         self._searches_end_s[cell_run] = min(planned, self._searches_end_s[cell_run])
@@ -133,7 +133,7 @@ class LoadRounds:
         before, cell_run.load = cell_run.load, load
         if before and len(before.tried) == len(load.tried):
             return
-        tried, label = load.tried[-1], cell_run.cell.label
+        tried, label = load.tried[-1], cell_run.label
         with_settings = f"with {spelled(tried.settings)}"
         if tried.value is None:
             self._run.progress.note(f"{label} {with_settings}: {tried.reason}")
@@ -143,7 +143,7 @@ class LoadRounds:
 
     def _say_turns(self, what: str) -> None:
         values = {
-            cell_run.cell.label: cell_run.load.turns[-1].value
+            cell_run.label: cell_run.load.turns[-1].value
             for cell_run in self._alive
             if cell_run.load and cell_run.load.turns
         }
@@ -160,7 +160,7 @@ class LoadRounds:
         if (load := cell_run.load) is not None and cell_run in self._to_soak():
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
             cell_run.load = load.model_copy(update={"soak": soaked})
-            self._say_soak(cell_run.cell.label, cell_run.load)
+            self._say_soak(cell_run.label, cell_run.load)
 
     def _say_soak(self, label: str, load: Load) -> None:
         for soak in soaks_of(load)[-1:]:
@@ -178,7 +178,7 @@ class LoadRounds:
         chosen = sorted(ms_of, key=ms_of.__getitem__)
         if not self._plan.soaks_all:
             # A cell that may not win gets a soak only if no other one serves.
-            able = [cell_run for cell_run in chosen if cell_run.cell.label in self._may_win or cell_run.may_be_accepted]
+            able = [cell_run for cell_run in chosen if cell_run.label in self._may_win or cell_run.may_be_accepted]
             best = (able or chosen)[:1]
             has_missed = any(held_no_soak(cell_run.load) for cell_run in best if cell_run.load)
             chosen = [cell for cell in (able or chosen)[:2] if has_missed or ms_of[cell] <= NEAR * ms_of[best[0]]]
@@ -212,7 +212,7 @@ class LoadRounds:
         if (load := cell_run.load) is not None and (rate := self._lower_rate(load)) is not None:
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, self._lower_parts(load))
             cell_run.load = load.model_copy(update={"lower_soak": [*load.lower_soak, *soaked]})
-            self._say_soak(cell_run.cell.label, cell_run.load)
+            self._say_soak(cell_run.label, cell_run.load)
 
     def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:

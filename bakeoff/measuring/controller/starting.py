@@ -75,7 +75,7 @@ class GroupStart:
             elif waiting := self._at(ProcessStage.LOADED):  # for nothing but torch's headers
                 self._run.headers.await_for(waiting[0].cell)
         self._hold_ahead()
-        built = [cell_run.cell.label for cell_run in self._epoch.alive if cell_run.cell.label in self._side_by_side]
+        built = [cell_run.label for cell_run in self._epoch.alive if cell_run.label in self._side_by_side]
         if len(built) > 1:
             self._run.store.note(
                 f"{', '.join(built)} were started side by side: alone, each of them may build a little faster"
@@ -139,8 +139,8 @@ class GroupStart:
             number = self._epoch.number
             if not following.take_ahead(number):
                 launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(number)
-                labels = [other.cell.label for other in alive]
-                following.launch(launcher, number, self._run.time_plan.build_ends_s(following.cell.label, labels))
+                labels = [other.label for other in alive]
+                following.launch(launcher, number, self._run.time_plan.build_ends_s(following.label, labels))
             self._starting.append(following)
 
     def _may_launch(self, cell_run: CellRun) -> bool:
@@ -291,14 +291,14 @@ class GroupStart:
                 self._starting.remove(cell_run)  # what was built before it has taken the time
                 continue
             if not cell_run.starts_warm:  # more is known than when it was launched
-                labels = [other.cell.label for other in before]
-                cell_run.process.ends_s = self._run.time_plan.build_ends_s(cell_run.cell.label, labels)
+                labels = [other.label for other in before]
+                cell_run.process.ends_s = self._run.time_plan.build_ends_s(cell_run.label, labels)
             cell_run.resume()  # one that was launched ahead is stopped
             if self._builds_alone(cell_run):
                 self._hold_ahead()
             cell_run.process.take_turn(self._machine.now_s())
             if not cell_run.starts_warm and len(building := self._at(*BUILDING)) > 1:
-                self._side_by_side |= {other.cell.label for other in building}
+                self._side_by_side |= {other.label for other in building}
 
     def _await_event(self, seconds: float) -> None:
         going_on, ahead = self._going_on, self._loading_ahead

@@ -104,25 +104,23 @@ def measure(
         attempts[-1].are_of_busy_machine and len(attempts) < MAX_ATTEMPTS and time.perf_counter() < ends_s
     ):
         begun_s, before_ns = time.perf_counter(), waited_ns()
-        measured = _measure(clock, device, precision, sizes, sets)
+        measured = _measure(clock, precision, sizes, sets)
         seconds, after_ns = time.perf_counter() - begun_s, waited_ns()
         wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
         attempts.append(measured.model_copy(update={"wait_share": wait_share}))
     best = best_of(attempts)
     # Nothing keeps one thread waiting for long, and its rate counts for each.
     if best.are_of_busy_machine and not device.is_cuda:
-        return best_of([best, _of_one_thread_each(clock, device, precision, sizes, sets)])
+        return best_of([best, _of_one_thread_each(clock, precision, sizes, sets)])
     return best
 
 
-def _of_one_thread_each(
-    clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]
-) -> Ceilings:
+def _of_one_thread_each(clock: Clock, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
     """Return the rates of one thread, times the number of threads. No program is faster, but memory may be slower."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        single = _measure(clock, device, precision, sizes, sets)
+        single = _measure(clock, precision, sizes, sets)
     finally:
         torch.set_num_threads(threads)
     levels = [level.model_copy(update={"bytes_per_s": threads * level.bytes_per_s}) for level in single.levels]
@@ -146,7 +144,7 @@ def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
     )
 
 
-def _measure(clock: Clock, device: Device, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
+def _measure(clock: Clock, precision: Precision, sizes: Sequence[int], sets: Sequence[int]) -> Ceilings:
     sizes = sizes or PRODUCT_SIZES[clock.device.type]
     cache_bytes = cache_bytes_of(clock.device)
     is_cpu = clock.device.type == "cpu"

@@ -98,6 +98,10 @@ class _Span:
     seconds: float
     calls: int
 
+    @property
+    def watts(self) -> float:
+        return self.joules / self.seconds
+
 
 def measure(
     compiled: Compiled,
@@ -133,14 +137,17 @@ def measure(
     # a host that runs far ahead of its device would queue minutes of work
     batch = max(1, round(counter.batch_s / max(call_s[0], 1e-6)))
     turns: list[_Span] = []
-    idle_w = [_power(_span(counter, clock, idle, IDLE_S))]
-    while len(turns) < MIN_TURNS or (
-        len(turns) < MAX_TURNS and _half_width(_per_call(turns, idle_w)) > WANTED_HALF_WIDTH * _mean(turns, idle_w)
-    ):
+    idle_w = [_span(counter, clock, idle, IDLE_S).watts]
+    middle, half = 0.0, math.inf
+    while len(turns) < MIN_TURNS or (len(turns) < MAX_TURNS and half > WANTED_HALF_WIDTH * middle):
         # Idling and working take turns, so that a slow drift divides out.
         turns.append(_span(counter, clock, call, BUSY_S))
-        idle_w.append(_power(_span(counter, clock, idle, IDLE_S)))
-    middle, half = _mean(turns, idle_w), _half_width(_per_call(turns, idle_w))
+        idle_w.append(_span(counter, clock, idle, IDLE_S).watts)
+        around_w = [(before + after) / 2 for before, after in itertools.pairwise(idle_w)]
+        per_call = [(turn.joules - own * turn.seconds) / turn.calls for turn, own in zip(turns, around_w, strict=True)]
+        if len(turns) >= MIN_TURNS:
+            middle = statistics.fmean(per_call)
+            half = STUDENT_95[len(turns)] * statistics.stdev(per_call) / math.sqrt(len(turns))
     return Energy(
         joules_per_call=middle,
         ci95=Interval(low=middle - half, high=middle + half),
@@ -171,20 +178,3 @@ def _span(counter: Counter, clock: Clock, work: Callable[[], int], seconds: floa
     begun_j, begun_s, _ = until_step(clock.now_ns() / 1e9 + SETTLING_S)
     ended_j, ended_s, calls = until_step(begun_s + seconds)
     return _Span(ended_j - begun_j, ended_s - begun_s, calls)
-
-
-def _power(span: _Span) -> float:
-    return span.joules / span.seconds
-
-
-def _per_call(turns: Sequence[_Span], idle_w: Sequence[float]) -> list[float]:
-    around_w = [(before + after) / 2 for before, after in itertools.pairwise(idle_w)]
-    return [(turn.joules - own * turn.seconds) / turn.calls for turn, own in zip(turns, around_w, strict=True)]
-
-
-def _mean(turns: Sequence[_Span], idle_w: Sequence[float]) -> float:
-    return statistics.fmean(_per_call(turns, idle_w))
-
-
-def _half_width(values: Sequence[float]) -> float:
-    return STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))

@@ -54,14 +54,12 @@ class Instances:
         self.stages = stages  # around the model, in each request
         self.wait_s = 0.0
         self.shed_after_ns: int | None = None
-        self.failed = self.shed = 0
-        self.failure = ""
         self._batch = batch
         # SimpleQueue.get(timeout=...) can wait for ever: CPython computes a negative time left, and takes it for none
         self._queue: queue.Queue[LoadRequest | None] = queue.Queue()
-        self._answered: Callable[[Sequence[int]], None] = nothing
         self._lock = threading.Lock()
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.begin(nothing)
         self._threads = [threading.Thread(target=self._serve, args=(answer,), daemon=True) for answer in answers]
         self._warm: list[Answer] = []
         for thread in self._threads:
@@ -263,18 +261,16 @@ class Caller:
 
     def outputs(self) -> list[Outputs]:
         """Return the outputs for every input set: of single calls, or of the last place of each batch."""
-        if self._batched is None:
-            return [self._outputs_of(self._single, inputs) for inputs in self._sets]
-        whole_outputs = []
+        found = []
         for inputs in self._sets:
-            self._call_together(self._batched, [inputs] * self._batch)
-            outputs = self._batched.outputs()
-            whole_outputs.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
-        return whole_outputs
-
-    def _outputs_of(self, compiled: Compiled, inputs: Inputs) -> Outputs:
-        self._call(compiled, inputs)
-        return thinned(compiled.outputs())
+            if self._batched is None:
+                self._call(self._single, inputs)
+                outputs = self._single.outputs()
+            else:
+                self._call_together(self._batched, [inputs] * self._batch)
+                outputs = tuple(whole.chunk(self._batch)[-1].clone() for whole in self._batched.outputs())
+            found.append(thinned(outputs))
+        return found
 
     def _call(self, compiled: Compiled, inputs: Inputs) -> None:
         compiled.bind(inputs)

@@ -202,9 +202,6 @@ def _settings_of(generator: ModuleType, order: TakeLoad) -> Any:
     settings.single_stream_expected_latency_ns = round(1e9 / order.rate)
     settings.multi_stream_expected_latency_ns = round(1e9 * order.streams / order.rate)
     settings.multi_stream_samples_per_query = order.streams
-    settings.schedule_rng_seed, settings.qsl_rng_seed, settings.sample_index_rng_seed = (
-        order.seed,
-        order.seed + 1,
-        order.seed + 2,
-    )
+    settings.schedule_rng_seed = order.seed
+    settings.qsl_rng_seed, settings.sample_index_rng_seed = order.seed + 1, order.seed + 2
     return settings

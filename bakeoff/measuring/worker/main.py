@@ -43,7 +43,8 @@ def main(connection: Connection, assignment: messages.Assignment) -> None:
     status = 1
     try:
         _set_up_process(assignment)
-        do_job(connection, assignment)
+        if answer := do_job(connection, assignment):
+            messages.send(connection, answer)
         status = 0
     except BaseException as error:  # the model's own code may raise anything
         traceback.print_exc()
@@ -84,49 +85,49 @@ def spawned() -> None:
     main(connection, messages.Assignment.model_validate_json(connection.recv_bytes()))
 
 
-def do_job(connection: Connection, assignment: messages.Assignment) -> None:
+def do_job(connection: Connection, assignment: messages.Assignment) -> messages.Event | None:
+    """Return the answer to the job, or None where its answers were sent while it was done."""
     match job := assignment.job:
         case messages.MeasureCell():
             measure(WorkerContext.begin(connection, job, assignment.workspace))
         case messages.PackageCell():
             worker = WorkerContext.begin(connection, job, assignment.workspace)
             package(worker)
-            messages.send(connection, messages.Packaged(seconds=worker.building_s))
+            return messages.Packaged(seconds=worker.building_s)
         case messages.MeasurePackagedCell():
             measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
         case messages.LookInto():
-            found = pkgutil.resolve_name(job.function)(
-                WorkerContext.begin(connection, job, assignment.workspace), **job.question
-            )
-            messages.send(connection, messages.Found(answer=found.model_dump_json()))
+            worker = WorkerContext.begin(connection, job, assignment.workspace)
+            found = pkgutil.resolve_name(job.function)(worker, **job.question)
+            return messages.Found(answer=found.model_dump_json())
         case messages.ComputeReference():
             with threads_for_untimed_work(job.is_machine_busy):
-                computed = reference.compute(job, assignment.cwd, assignment.workspace, connection=connection)
-            messages.send(connection, computed)
+                return reference.compute(job, assignment.cwd, assignment.workspace, connection=connection)
         case messages.EvaluateReference():
-            messages.send(connection, messages.Evaluated(metrics=evaluating.of_reference(job, assignment.cwd)))
+            return messages.Evaluated(metrics=evaluating.of_reference(job, assignment.cwd))
         case messages.FindOpenAxes():
-            messages.send(connection, open_axes.find(job.cell, assignment.cwd))
+            return open_axes.find(job.cell, assignment.cwd)
         case messages.ExportProgram():
             export_program(job, assignment.cwd)
-            messages.send(connection, messages.Packaged())
+            return messages.Packaged()
         case messages.MeasureCeilings():
             precision.apply(job.precision)
-            messages.send(connection, messages.CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
+            return messages.CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision))
         case messages.ProbeTorch():
-            messages.send(connection, probe(job.lists_versions))
+            return probe(job.lists_versions)
         case messages.TryBackend():
-            available = backends.create(job.backend).available(job.device)
-            messages.send(connection, messages.Tried(reason=available.reason))
+            return messages.Tried(reason=backends.create(job.backend).available(job.device).reason)
         case messages.PrecompileHeaders():
-            messages.send(connection, messages.HeadersMade(checks_s=precompile_headers(connection, job)))
+            return messages.HeadersMade(checks_s=precompile_headers(connection, job))
         case messages.TryImport():
-            messages.send(connection, messages.Tried(reason=import_error(job.module)))
+            return messages.Tried(reason=import_error(job.module))
+    return None
 
 
 def measure(worker: WorkerContext) -> None:
     module, sets = worker.model()
-    measured = worker.measured_with(sets)  # like those of the build, since compilers note inference tensors
+    # of the cell's own size for a dynamic build, and like those of the build, since compilers note inference tensors
+    measured = saved_inputs(worker.job.inputs, worker.cell.device) if worker.job.inputs else sets
     worker.await_turn()
     given = worker.to_build_with(sets)
     unchanged = unchanged_inputs(worker.cell, worker.traits, measured)

@@ -132,10 +132,6 @@ class WorkerContext:
     def to_build_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         return tuple(copied(each) if self.traits.written_inputs else each.in_own_containers() for each in sets)
 
-    def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
-        """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
-        return cell_model.saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
-
     def await_turn(self) -> None:
         """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
         messages.send(self.connection, messages.ReadyToBuild())
