@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,14 +84,13 @@ def grouped_alike(reports: Sequence[Report]) -> list[Report]:
     for cell in (record.cell for report in reports for record in report.records):
         contests.setdefault(cell.id, set()).add(cell.contest_id)
     differing = {contest_id for ids in contests.values() if len(ids) > 1 for contest_id in ids}
-    return [_apart(report, differing) for report in reports]
-
-
-def _apart(report: Report, contest_ids: Collection[str]) -> Report:
-    records = [
-        record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})})
-        if record.cell.contest_id in contest_ids
-        else record
-        for record in report.records
-    ]
-    return report.model_copy(update={"records": records})
+    apart = []
+    for report in reports:
+        records = [
+            record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})})
+            if record.cell.contest_id in differing
+            else record
+            for record in report.records
+        ]
+        apart.append(report.model_copy(update={"records": records}))
+    return apart

@@ -52,7 +52,9 @@ class ContestOfMachines:
     @property
     def fastest(self) -> list[str]:
         """Return the machines that may be the fastest: those whose interval reaches that of the first offer."""
-        return [offer.machine for offer in self.offers if _may_be_as_fast(offer.latency, self.offers[0].latency)]
+        reached = self.offers[0].latency.median_ci95_ms
+        ends = [(offer.machine, offer.latency.median_ci95_ms) for offer in self.offers]
+        return [machine for machine, end in ends if end is None or reached is None or end.low <= reached.high]
 
     @property
     def untried(self) -> dict[str, list[str]]:
@@ -156,9 +158,3 @@ def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None
         joules_ci95=record.energy.ci95 if record.energy and record.energy.resolved_j is not None else None,
         price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,
     )
-
-
-def _may_be_as_fast(latency: Latency, fastest: Latency) -> bool:
-    if latency.median_ci95_ms is None or fastest.median_ci95_ms is None:
-        return True
-    return latency.median_ci95_ms.low <= fastest.median_ci95_ms.high

@@ -1,13 +1,12 @@
 """The report on a run that is stored on disk, with latencies fitted to all that it holds so far, and the last run."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Record, Report, Status, Verdict
+from bakeoff.records.schema import Report, Status, Verdict
 from bakeoff.records.store import Store
 
 
@@ -45,14 +44,10 @@ def report_of(store: Store) -> Report:
 
 def is_complete(store: Store) -> bool:
     """Return True if a run has all that it was asked for, so that `resume` has nothing to measure."""
-    lacks_starts = store.request().get("starts") and any(map(_lacks_starts, by_contest(store.records()).values()))
-    return all(map(store.has, store.planned)) and not lacks_starts
-
-
-def _lacks_starts(records: Sequence[Record]) -> bool:
-    return any(record.status is Status.OK and record.latency for record in records) and not any(
-        record.starts for record in records
-    )
+    contests = by_contest(store.records()).values() if store.request().get("starts") else []
+    measured = [records for records in contests if any(one.status is Status.OK and one.latency for one in records)]
+    are_started = all(any(record.starts for record in records) for records in measured)
+    return all(map(store.has, store.planned)) and are_started
 
 
 def report_at(path: Path) -> Report:

@@ -126,43 +126,34 @@ def is_unknown(low: float, high: float, write: Callable[[float], str]) -> bool:
 def again(commands: str) -> list[str]:
     """Return the commands of a run, one on each line, so that none overwrites what the run wrote. A folder that was
     named becomes `FOLDER-again`. Files, `--json` and `--quiet` are left out."""
-    lines = [line for line in visible(commands).splitlines() if line.strip()]
-    for option in ("--junit", "--summary"):
-        lines = [with_option(line, option) for line in lines]
-    folders = [",".join(values_of(line, "--out")).rstrip("/") for line in lines]
-    pairs = zip(lines, folders, strict=True)
-    lines = [with_option(line, "--out", f"{folder}-again") if folder else line for line, folder in pairs]
-    return [
-        _with_words(line, lambda words: [word for word in words if word not in ("--json", "--quiet")]) for line in lines
-    ]
+    lines = []
+    for line in filter(str.strip, visible(commands).splitlines()):
+        folder = ",".join(values_of(line, "--out")).rstrip("/")
+        line = with_option(with_option(line, "--junit"), "--summary")
+        line = with_option(line, "--out", f"{folder}-again") if folder else line
+        variables, words = _split(line)
+        kept = [word for word in words if word not in ("--json", "--quiet")]
+        lines.append(variables + shlex.join(kept) if kept else line)
+    return lines
 
 
 def with_option(command: str, option: str, value: str = "") -> str:
     """Return the command of a run with this value of an option, or without the option."""
-
-    def replaced(words: list[str]) -> list[str]:
-        kept = [
-            word
-            for before, word in zip(["", *words], words, strict=False)
-            if option not in (before, word) and not word.startswith(f"{option}=")
-        ]
-        return [*kept, *([option, value] if value else [])]
-
-    return _with_words(command, replaced)
+    variables, words = _split(command)
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
+    return variables + shlex.join([*kept, *([option, value] if value else [])]) if words else command
 
 
 def values_of(command: str, option: str) -> list[str]:
     """Return the values of an option in the command of a run: `--model a,b --model c` has `a`, `b` and `c`."""
-    given: list[str] = []
-
-    def read(words: list[str]) -> list[str]:
-        for before, word in zip(["", *words], words, strict=False):
-            if before == option or word.startswith(f"{option}="):
-                given.extend(word.removeprefix(f"{option}=").split(","))
-        return words
-
-    _with_words(command, read)
-    return given
+    _, words = _split(command)
+    pairs = zip(["", *words], words, strict=False)
+    given = [word for before, word in pairs if before == option or word.startswith(f"{option}=")]
+    return [value for word in given for value in word.removeprefix(f"{option}=").split(",")]
 
 
 def variables_before(command: str) -> str:
@@ -171,12 +162,10 @@ def variables_before(command: str) -> str:
     return assignments[0] if assignments else ""
 
 
-def _with_words(command: str, change: Callable[[list[str]], list[str]]) -> str:
-    """Return a command with changed words. A call in Python stays as it is, and so does what cannot be split."""
-    if command.startswith(IN_PYTHON):
-        return command
+def _split(command: str) -> tuple[str, list[str]]:
+    """Return the variables before a command, and its words. A call in Python has none, nor has what cannot be split."""
     variables = variables_before(command)
     try:
-        return variables + shlex.join(change(shlex.split(command.removeprefix(variables))))
-    except ValueError:
-        return command  # it was cut, or comes from another program
+        return variables, [] if command.startswith(IN_PYTHON) else shlex.split(command.removeprefix(variables))
+    except ValueError:  # it was cut, or comes from another program
+        return variables, []

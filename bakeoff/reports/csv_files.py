@@ -53,7 +53,11 @@ def suite_tables(judgement: Judgement) -> dict[str, str]:
         for suite in judgement.suites
         for row in suite.rows
     ]
-    return {"suite.csv": csv_text(suite_rows), "dynamo.csv": csv_text(dynamo_rows(judgement))}
+    cells = [
+        (contest, cell) for suite in judgement.suites for contest in suite.contests for cell in contest.cells
+    ]  # of which those that were never tried have no row
+    dynamo_rows = [_dynamo_row(contest, cell) for contest, cell in cells if not cell.record.status.is_absence]
+    return {"suite.csv": csv_text(suite_rows), "dynamo.csv": csv_text(dynamo_rows)}
 
 
 def sweep_tables(judgement: Judgement) -> dict[str, str]:
@@ -163,19 +167,9 @@ ACCURACY = {Status.OK: "pass", Status.INCORRECT: "fail_accuracy", Status.OOM: "O
 GIGABYTE = 1e9
 
 
-def dynamo_rows(judgement: Judgement) -> list[Row]:
-    """Return the rows of `dynamo.csv`, whose first columns and units are those of pytorch/pytorch, benchmarks/dynamo.
-    `speedup` is over eager, and a cell that failed has zeros. What was never tried has no row."""
-    return [
-        _dynamo_row(contest, cell)
-        for suite in judgement.suites
-        for contest in suite.contests
-        for cell in contest.cells
-        if not cell.record.status.is_absence
-    ]
-
-
 def _dynamo_row(contest: ContestJudgement, cell: CellJudgement) -> Row:
+    """Return a row whose first columns and units are those of pytorch/pytorch, benchmarks/dynamo. `speedup` is over
+    eager, and a cell that failed has zeros."""
     measured, record, latencies_ms = cell.cell, cell.record, contest.fit.latency_ms
     baseline = next((other.record for other in contest.cells if other.label == contest.baseline), None)
     peaks = [each.peak_bytes if each else None for each in (baseline, record)]

@@ -44,7 +44,10 @@ def _written(block: Any, surface: Surface) -> str:
             written = _table(block, surface)
             return details(block.title, written) if block.is_folded else _under(block.title, written)
         case Code():
-            return _under(block.title, fenced(visible(block.text).strip("\n"), block.language))
+            text = visible(block.text).strip("\n")
+            # longer than any run of backticks in the text
+            fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
+            return _under(block.title, f"{fence}{block.language}\n{text}\n{fence}")
         case Picture():
             return f"![{escape(block.caption)}]({block.file})"
         case Links():
@@ -99,10 +102,3 @@ def details(summary: str, body: str) -> str:
     """Return a fold. GitHub reads `body` as Markdown, because of the blank lines, and `summary` as HTML."""
     summary = re.sub(r"[*_`\[\]~$\\]", lambda match: f"&#{ord(match[0])};", html.escape(one_line(summary), quote=False))
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
-
-
-def fenced(text: str, language: str = "text") -> str:
-    """Return a code block. Its fence is longer than any run of backticks in the text."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"

@@ -4,7 +4,6 @@ from bakeoff.judging.answer import Question
 from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.contest import ContestJudgement, PrecisionJudgement
 from bakeoff.judging.doubts_of_cells import is_coarse
-from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated
 from bakeoff.records.text import first, listed
 from bakeoff.reports import headline, number_format
@@ -15,10 +14,10 @@ OTHERS_ALLOWED = "To let a precision win that rounds more, require what your tas
 
 def sentences(contest: ContestJudgement) -> list[str]:
     texts = {judged.precision: _of_precision(judged, contest) for judged in contest.of_precisions}
-    sentences = [
-        texts.get(precision) or f"{precision}: nothing that is right was measured ({_endings(contest, precision)})"
-        for precision in contest.cell.compared
-    ]
+    for precision in contest.cell.compared:
+        endings = headline.endings([cell for cell in contest.cells if cell.cell.precision is precision])
+        texts.setdefault(precision, f"{precision}: nothing that is right was measured ({endings})")
+    sentences = [texts[precision] for precision in contest.cell.compared]
     if contest.tolerance and not all(judged.may_win for judged in contest.of_precisions):
         sentences.append(OTHERS_ALLOWED.format(_example(contest)))
     return sentences
@@ -55,10 +54,6 @@ def _of_precision(judged: PrecisionJudgement, contest: ContestJudgement) -> str:
         if isinstance(doubt, RequirementOpen) and best.label in doubt.labels
     ]
     return ", ".join(parts)
-
-
-def _endings(contest: ContestJudgement, precision: Precision) -> str:
-    return headline.endings([cell for cell in contest.cells if cell.cell.precision is precision])
 
 
 def _tokens(generated: Generated) -> str:

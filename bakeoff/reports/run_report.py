@@ -138,7 +138,11 @@ def blocks_of(
     commands = _commands(first_screen.commands(judgement, folder), MOST_CONTESTS)
     summary = " · ".join(machine.summary(judgement.report))
     pictures, first_picture = _pictures(judgement, figures)
-    of_contests = [_contest_section(judgement, number, palette) for number in range(1, len(contests) + 1)]
+    of_contests = []
+    for number, contest in enumerate(contests, 1):
+        drawn = charts.of_contest(contest, palette, judgement.report) if palette else []
+        on = ~Surface.TERMINAL if number <= MOST_CONTESTS else _FILES
+        of_contests.append(Section(contest.title, _contest(contest, drawn), anchor=anchor(number), on=on))
     others = [
         pictures,
         Section("What failed", _failures(judgement), anchor="failed", on=Surface.MARKDOWN),
@@ -146,10 +150,14 @@ def blocks_of(
         Section("How it was measured", _method(judgement), anchor="method", on=_FILES),
         Section("Environment", _environment(judgement), anchor="environment", on=_FILES),
     ]
-    over = [
-        Section("Over models", _over_models(judgement, palette), anchor="models"),
-        Section("Over sizes", _sweeps(judgement, palette), anchor="sweeps"),
-    ]
+    over = (
+        [
+            Section("Over models", _over_models(judgement, palette), anchor="models"),
+            Section("Over sizes", _sweeps(judgement, palette), anchor="sweeps"),
+        ]
+        if palette
+        else []
+    )
     return [
         Text(summary, Look.SOFT, on=Surface.MARKDOWN),
         *(block for suite in judgement.suites for block in _suite_answer(suite)),
@@ -212,13 +220,6 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[Section], s
     links = [(name, f"#{anchor(number)}") for number, name in enumerate(sentences.names(contests), 1)]
     links += [(section.title, f"#{section.anchor}") for section in others if shown([section], surface)]
     return Links(links if len(contests) > 1 else [], "Contents", on=surface)
-
-
-def _contest_section(judgement: Judgement, number: int, palette: Palette | None) -> Section:
-    contest = judgement.contests[number - 1]
-    figures = charts.of_contest(contest, palette, judgement.report) if palette else []
-    on = ~Surface.TERMINAL if number <= MOST_CONTESTS else _FILES
-    return Section(contest.title, _contest(contest, figures), anchor=anchor(number), on=on)
 
 
 def _contest(contest: ContestJudgement, figures: Sequence[charts.Chart] = ()) -> list[Block]:
@@ -312,9 +313,7 @@ def _suite(suite: Suite) -> list[Block]:
     ]
 
 
-def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
-    if palette is None:
-        return []
+def _over_models(judgement: Judgement, palette: Palette) -> list[Block]:
     names = dict(zip(map(id, judgement.contests), sentences.names(judgement.contests), strict=True))
     numbers = {id(contest): number for number, contest in enumerate(judgement.contests, 1)}
 
@@ -337,9 +336,7 @@ def _over_models(judgement: Judgement, palette: Palette | None) -> list[Block]:
     return list(map(section, judgement.suites))
 
 
-def _sweeps(judgement: Judgement, palette: Palette | None) -> list[Block]:
-    if palette is None:
-        return []
+def _sweeps(judgement: Judgement, palette: Palette) -> list[Block]:
     return [
         Section(sentences.sweep_title(sweep), [
             Charts(charts.of_sweep(sweep, palette, judgement.report), palette.labels)

@@ -255,7 +255,18 @@ def no_floor(contest: ContestJudgement) -> str:
 def left_early(contest: ContestJudgement) -> str:
     pairs = [(cell, left) for cell in contest.cells if (left := cell.record.left)]
     alike = grouped(pairs, lambda pair: (pair[1].after_process, pair[1].than, pair[1].seen_in))
-    return "; ".join(_left_early(contest, [cell for cell, _ in group]) for group in alike.values())
+    beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
+    said = []
+    for (after_process, than, seen_in), group in alike.items():
+        cells, is_sure = [cell for cell, _ in group], seen_in == "interval"
+        number = "process" if after_process == 1 else f"{after_process} processes"
+        leads = [least for cell in cells if (least := contest.least_times_slower(cell))]
+        at_least = f", at least {number_format.ratio(min(leads))} times" if len(leads) == len(cells) else ""
+        how, rounds = ("surely slower", "") if is_sure else ("slower", " in every undisturbed round")
+        first = f"{'its' if len(cells) == 1 else 'their'} first {number}"
+        slower = f"{how} than {than}{beside}{rounds}{at_least}"
+        said.append(f"{listed([cell.label for cell in cells])} left after {first}: {slower}")
+    return "; ".join(said)
 
 
 def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
@@ -293,19 +304,6 @@ def builds_made_elsewhere(contest: ContestJudgement) -> list[str]:
     ]
 
 
-def _left_early(contest: ContestJudgement, cells: Sequence[CellJudgement]) -> str:
-    reasons = [cell.record.left for cell in cells if cell.record.left]
-    processes = f"{'its' if len(cells) == 1 else 'their'} first"
-    processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
-    times = [contest.least_times_slower(cell) for cell in cells]
-    leads = [least for least in times if least]
-    at_least = f", at least {number_format.ratio(min(leads))} times" if len(leads) == len(times) else ""
-    names, is_sure = listed([cell.label for cell in cells]), reasons[0].seen_in == "interval"
-    beside = "" if contest.answer.question is Question.LATENCY else " at single calls"
-    slower = f"{'surely ' if is_sure else ''}slower than {reasons[0].than}{beside}"
-    return f"{names} left after {processes}: {slower}{'' if is_sure else ' in every undisturbed round'}{at_least}"
-
-
 def stored_verdict(contest: ContestJudgement) -> Verdict:
     """Return the verdict as `report.json` holds it for readers of the JSON."""
     asked = contest.answer
@@ -330,14 +328,14 @@ def why(change: CellChange) -> str:
 
 
 def why_worse(change: CellChange) -> str:
-    fails = [f"evaluate fails now: {change.evaluate_fails}"] if change.evaluate_fails else []
-    return "; ".join([*(_worse(change, name) for name in change.worse), *fails])
-
-
-def _worse(change: CellChange, name: str) -> str:
-    """Return `top1 is worse: 0.9467 → 0.9 (-0.047)`, and whether the reference itself is."""
-    too = ", and so is the reference's: model, data or evaluate changed" if name in change.worse_of_reference else ""
-    return f"{name} is worse{too}: {number_format.metric_change(change.metrics[name])}"
+    reasons = []
+    for name in change.worse:
+        is_of_both = name in change.worse_of_reference
+        too = ", and so is the reference's: model, data or evaluate changed" if is_of_both else ""
+        reasons.append(f"{name} is worse{too}: {number_format.metric_change(change.metrics[name])}")
+    if change.evaluate_fails:
+        reasons.append(f"evaluate fails now: {change.evaluate_fails}")
+    return "; ".join(reasons)
 
 
 def _why_latency(change: CellChange) -> str:

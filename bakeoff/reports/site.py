@@ -109,7 +109,7 @@ def to_index(runs: Sequence[PublishedRun]) -> str:
     history = _history(runs)
     records = [record for run in history.runs for record in run.records.values()] if history else []
     palette = Palette(record for record in records if record.latency)
-    figures = charts.of_history(history, palette) if history else []
+    figures = charts.of_history(history, palette, least_runs=2) if history else []
     answers = Table(COLUMNS, _rows(runs), label="Answers of all runs", details=_details, status=SURE)
     reports = [(f"{run.title}, {run.day}: {run.judgement.report.run_id}", run.link) for run in runs]
     blocks = [

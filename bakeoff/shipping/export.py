@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -465,13 +465,9 @@ def foreign_operators(artifact: Path) -> list[str]:
     """Return such as `torchvision::nms` that the artefact calls: a module must register them before it is loaded."""
     if not zipfile.is_zipfile(artifact):  # an ONNX graph and OpenVINO's IR
         return []
+    called: set[tuple[str, str]] = set()
     with zipfile.ZipFile(artifact) as package:
-        return sorted({f"{space}::{name}" for space, name in _called(package)})
-
-
-def _called(package: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
-    for member in package.namelist():
-        if pattern := _CALLS.get(Path(member).suffix):
-            for space, name in pattern.findall(package.read(member).decode(errors="replace")):
-                if space not in TORCHS_OWN and space not in _NO_OPERATORS:
-                    yield space, name
+        for member in package.namelist():
+            if pattern := _CALLS.get(Path(member).suffix):
+                called |= set(pattern.findall(package.read(member).decode(errors="replace")))
+    return sorted(f"{space}::{name}" for space, name in called if space not in {*TORCHS_OWN, *_NO_OPERATORS})

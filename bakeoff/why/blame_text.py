@@ -34,8 +34,11 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
     """Return what was found, the parts that were tried, and the growth of the error, for a file in `beside`. A file has
     every part, and a terminal the worst ones. `script` is the file for a script of the part that fails."""
     link = os.path.relpath(blame.figure, beside) if blame.figure else ""
-    worst = worst_trials(blame)
-    more = len(blame.trials) - len(worst)
+    whole, *parts = blame.trials
+    worst = sorted(parts, key=lambda trial: (-trial.excess, not trial.fails))[: MAX_ROWS - 1]
+    kept = set(map(id, [whole, *worst]))
+    shown = [trial for trial in blame.trials if id(trial) in kept]
+    more = len(blame.trials) - len(shown)
     growth = [[point.name, point.kind, error(point.local), error(point.accumulated)] for point in blame.growth]
     smaller = "" if blame.looks_for_failure else ", with a smaller error / limit"
     tried = f"{counted(more, 'more part')} {'was' if more == 1 else 'were'} tried{smaller}: --out FILE has all."
@@ -43,7 +46,7 @@ def blocks_of(blame: Blame, beside: Path, script: Path | None = None) -> list[Bl
         *map(Text, sentences(blame, script)),
         *([Picture(quote(link), f"How the error of {blame.label} grows along the model")] if link else []),
         replace(trials_table(blame, blame.trials), on=Surface.MARKDOWN),
-        replace(trials_table(blame, worst), on=Surface.TERMINAL),
+        replace(trials_table(blame, shown), on=Surface.TERMINAL),
         Text(tried if more else "", on=Surface.TERMINAL),
         text_table(["along the model", "kind", "error alone", "accumulated"], growth, "llrr"),
         Text(f"Figure: {blame.figure}" if blame.figure else "", on=Surface.TERMINAL),
@@ -148,14 +151,6 @@ def script_sentence(blame: Blame, file: Path | None) -> str:
         return f"{made} fails in the same way. {f'It is in {file}.' if file else '--script FILE keeps it.'}"
     it_is = f" It is in {file}." if file else ""
     return f"{made} does not fail in this way, but: {one_line(script.ending).rstrip('.')}.{it_is}"
-
-
-def worst_trials(blame: Blame) -> list[PartTrial]:
-    """Return the whole model and the worst parts, `MAX_ROWS` in all, in the order in which they were tried."""
-    whole, *parts = blame.trials
-    worst = sorted(parts, key=lambda trial: (-trial.excess, not trial.fails))[: MAX_ROWS - 1]
-    kept = set(map(id, [whole, *worst]))
-    return [trial for trial in blame.trials if id(trial) in kept]
 
 
 def trials_table(blame: Blame, trials: Sequence[PartTrial]) -> Table[Any]:

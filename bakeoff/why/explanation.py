@@ -150,7 +150,9 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
     order = {path: place for place, path in enumerate(profile.classes)}
     keys = sorted({key for table in tables for key in table}, key=lambda key: place_of(key, order))
     unlike = tuple(difference for cell in cells for difference in differences(cell))
-    was_busy = was_too_busy(cells)
+    bursts = [cell.record.bursts for cell in cells]
+    # if the run's machine was too busy for a ratio, it mostly is so for the profile, too
+    was_busy = len(cells) > 1 and all(bursts) and not fit.speedup(bursts[0], bursts[1]).is_told
     may_compare = not was_busy and not any(difference.is_far_off for difference in unlike)
     rows = []
     for modules, kind in keys:
@@ -189,12 +191,6 @@ def explain(cells: Sequence[ProfiledCell], depth: int | None = None) -> Explanat
         incorrect={cell.profile.label: cell.record.reason for cell in cells if cell.record.status is Status.INCORRECT},
         was_busy=was_busy,
     )
-
-
-def was_too_busy(cells: Sequence[ProfiledCell]) -> bool:
-    """Return True if the run's machine was too busy for a ratio of two cells. It mostly is so for the profile, too."""
-    bursts = [cell.record.bursts for cell in cells]
-    return len(cells) > 1 and all(bursts) and not fit.speedup(bursts[0], bursts[1]).is_told
 
 
 TimeInRow = tuple[float | None, bool, Bound | None]

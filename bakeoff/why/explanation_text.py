@@ -3,14 +3,14 @@
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bakeoff.records.text import counted, one_line, spell_ms
 from bakeoff.reports import page
 from bakeoff.reports.blocks import Block, Items, Look, Text
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.number_format import NONE, milliseconds, percent, ratio
-from bakeoff.reports.tables import Table, text_table
+from bakeoff.reports.tables import Column, Table
 from bakeoff.why.explanation import (
     LATENCY,
     NOT_OWNED,
@@ -34,6 +34,9 @@ MOST_COPIES = 5
 
 MOST_OF_NAME = 64
 """Characters of a kernel's name in the table. NVIDIA's have over a hundred; `--json` has them whole."""
+
+NO_LONGER = "Profiled calls take no longer than others"
+"""What is said of profiled calls that took less time, which is chance."""
 
 ROUGH = "~"
 """Stands before a time that the profiler's own hides."""
@@ -91,32 +94,28 @@ def headline(explanation: Explanation) -> str:
     return f"{said}: {ratio(explanation.against_call_ms / explanation.call_ms)}x."
 
 
-def times_table(explanation: Explanation) -> Table[Any]:
-    columns: list[tuple[str, str, Callable[[ModuleRow], str]]] = [
-        ("module", "l", name_of),
-        (f"{explanation.label} (ms)", "r", lambda row: ROUGH * row.is_rough + signed(row.ms, milliseconds)),
-        ("%", "r", lambda row: ROUGH * row.is_rough + signed(row.share, percent)),
+def times_table(explanation: Explanation) -> Table[ModuleRow]:
+    def mostly(row: ModuleRow) -> str:
+        return ", ".join(f"{one_line(name, MOST_OF_NAME)} {percent(share)} %" for name, share in row.mostly)
+
+    columns = [
+        Column("module", name_of, is_text=True),
+        Column(f"{explanation.label} (ms)", lambda row: ROUGH * row.is_rough + signed(row.ms, milliseconds)),
+        Column("%", lambda row: ROUGH * row.is_rough + signed(row.share, percent)),
     ]
     if other := explanation.against:
         columns += [
-            (f"{other} (ms)", "r", lambda row: ROUGH * row.against_is_rough + signed(row.against_ms, milliseconds)),
-            (f"{other} / {explanation.label}", "r", lambda row: NONE if row.ratio is None else ratio(row.ratio)),
+            Column(f"{other} (ms)", lambda row: ROUGH * row.against_is_rough + signed(row.against_ms, milliseconds)),
+            Column(f"{other} / {explanation.label}", lambda row: row.ratio, write=ratio),
         ]
     if any(row.bound for row in explanation.rows):
-        columns.append(("bound by", "l", lambda row: bound_text(row.bound)))
-    columns.append(("mostly", "l", lambda row: ", ".join(_named(name, share) for name, share in row.mostly)))
+        columns.append(Column("bound by", lambda row: bound_text(row.bound), is_text=True))
+    columns.append(Column("mostly", mostly, is_text=True))
     residual_ms = explanation.residual_ms
     rest = ModuleRow(
         ms=residual_ms, share=residual_ms / explanation.call_ms, against_ms=explanation.against_residual_ms
     )
-    headings, sides, writers = zip(*columns, strict=True)
-    return text_table(
-        headings, [[write(row) for write in writers] for row in (*explanation.rows, rest)], "".join(sides)
-    )
-
-
-def _named(name: str, share: float) -> str:
-    return f"{one_line(name, MOST_OF_NAME)} {percent(share)} %"
+    return Table(columns, [*explanation.rows, rest])
 
 
 def bound_text(bound: Bound | None) -> str:
@@ -147,9 +146,10 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
         left = abs(residual_ms) / profile.call_ms
         within = "within 5 %" if left <= 0.05 else "not within 5 %"
         more = "more" if residual_ms < 0 else "less"
+        longer = f"Profiling makes a call {ratio(cost)}x as long" if cost > 1 else NO_LONGER
         line = (
-            f"{profile.label}: rows sum to {percent(left)} % {more} than the call ({within}). "
-            f"{cost_of_profiling(cost)}: rows are shares of the profiled call, times the call without the profiler. "
+            f"{profile.label}: rows sum to {percent(left)} % {more} than the call ({within}). {longer}: rows are "
+            "shares of the profiled call, times the call without the profiler. "
             f"Source: {profile.source}, {counted(profile.calls, 'call')}."
         )
         if profile.is_of_artefact:
@@ -171,11 +171,6 @@ def notes(explanation: Explanation, cells: Sequence[ProfiledCell]) -> list[str]:
             "was measured, the module's work was counted too high, or the profiler's time is in other rows."
         )
     return lines
-
-
-def cost_of_profiling(cost: float) -> str:
-    """Say how much longer a profiled call takes. That it takes less time is chance."""
-    return f"Profiling makes a call {ratio(cost)}x as long" if cost > 1 else "Profiled calls take no longer than others"
 
 
 def work_lines(profile: CellProfile) -> list[str]:

@@ -21,7 +21,7 @@ from bakeoff.judging.machines import machines_of, names_of, parse_prices
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import Failure
-from bakeoff.records.metrics import Metric, Metrics
+from bakeoff.records.metrics import Metrics
 from bakeoff.records.schema import Burst, Cell, Energy, Interval, Ratio, Record, Report, Status, Throughput
 from bakeoff.records.text import counted
 from bakeoff.reports import markdown
@@ -29,6 +29,7 @@ from bakeoff.reports.bisection import conclusion, step_line, steps_table
 from bakeoff.reports.comparison import COMMENT_LIMIT, headline, to_markdown
 from bakeoff.reports.machines import answer, blocks_of
 from bakeoff.reports.number_format import spell_change
+from tests.reports import samples
 from tests.reports.samples import cell, environment, failed, ok, once, over_processes, report, roofline, steady, under
 from tests.support.golden import same_as_golden
 
@@ -117,21 +118,14 @@ def test_the_number_of_processes_that_wide_intervals_ask_for_would_decide() -> N
 # --- metrics of the user's own
 
 
-def scored(label: str, scores: list[float] | float | None, reference: list[float] | float, ms: float = 1.0) -> Record:
-    """A cell with its top1, or one for which evaluate failed; `higher_is_better` is declared."""
-
-    def metrics(given: list[float] | float | None) -> Metrics:
-        if given is None:
-            return Metrics(failure=Failure(kind="nan", text="evaluate returned NaN as top1"))
-        metric = Metric.of_scores(given) if isinstance(given, list) else Metric(value=given)
-        return Metrics(values={"top1": metric}, higher_is_better={"top1": True})
-
-    update = {"metrics": metrics(scores), "reference_metrics": metrics(reference)}
-    return ok(cell(label), measured([ms, ms, ms])).model_copy(update=update)
-
-
-def of_onnx(scores: list[float] | float | None, reference: list[float] | float = 1.0, ms: float = 1.0) -> Report:
-    return report([scored("eager", reference, reference), scored("onnx", scores, reference, ms)])
+def of_onnx(scores: samples.Scores | None, reference: samples.Scores = 1.0, ms: float = 1.0) -> Report:
+    cells = {"eager": (reference, 1.0), "onnx": (scores, ms)}
+    return report(
+        [
+            samples.scored(ok(cell(name), measured([level] * 3)), its, reference, higher_is_better={"top1": True})
+            for name, (its, level) in cells.items()
+        ]
+    )
 
 
 GOOD, HALF = [1.0] * 200, [1.0, 0.0] * 100

@@ -18,7 +18,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record, Status, Throughput
 from bakeoff.records.start_samples import Start, StartedCell
 from bakeoff.reports import first_screen, sentences
-from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
+from tests.reports.samples import MIB, Scores, accuracy, bursts, cell, constant, ok, scored
 
 
 def right(samples: int, wrong: int = 0) -> list[float]:
@@ -26,17 +26,8 @@ def right(samples: int, wrong: int = 0) -> list[float]:
     return [0.0] * wrong + [1.0] * (samples - wrong)
 
 
-Scores = list[float] | float
-
-
 def measured(label: str, scores: Scores, reference: Scores, ms: float = 1.0) -> Record:
-    """A record with one metric, `top1`."""
-    ours, theirs = (
-        Metric.of_scores(each) if isinstance(each, list) else Metric(value=each) for each in (scores, reference)
-    )
-    record = ok(cell(label), constant([ms] * 8))
-    update = {"metrics": Metrics(values={"top1": ours}), "reference_metrics": Metrics(values={"top1": theirs})}
-    return record.model_copy(update=update)
+    return scored(ok(cell(label), constant([ms] * 8)), scores, reference)
 
 
 def test_scores_are_kept_compactly_and_come_back_as_they_were() -> None:

@@ -9,13 +9,12 @@ from bakeoff.judging.compare import Outcome, compare
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.judgement import judge
-from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
 from bakeoff.records.traits import ModelTraits
 from bakeoff.reports import first_screen, headline, precisions, traits
 from tests.judging.test_costs import load
-from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report
+from tests.reports.samples import accuracy, cell, failed, ok, over_processes, report, scored
 from tests.support.golden import same_as_golden
 from tests.support.printed import every_output
 
@@ -124,8 +123,7 @@ def test_a_contest_of_one_precision_says_nothing_of_others() -> None:
 
 def with_metric(made: Record, wrong: int) -> Record:
     """The record with `top1` of 800 samples. The reference has none of them wrong."""
-    ours, theirs = (Metrics(values={"top1": Metric.of_scores([0.0] * bad + [1.0] * (800 - bad))}) for bad in (wrong, 0))
-    return made.model_copy(update={"metrics": ours, "reference_metrics": theirs})
+    return scored(made, [0.0] * wrong + [1.0] * (800 - wrong), [1.0] * 800)
 
 
 WRONG = {"fp32": 0, "bf16": 0, "int8": 16}

@@ -13,6 +13,7 @@ from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.measuring.controller.cell_record import facts_of_backend
 from bakeoff.records.doubts import Caveat
 from bakeoff.records.failure import Failure
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
@@ -38,6 +39,9 @@ MIB = 2**20
 LAYOUTS = (1.0, 1.004, 0.997, 1.002, 0.999)
 """How many times as slow five equal processes are."""
 HOSTILE = "a|b `c` <b>bold</b> *d* [e](http://f) $g$ \x1b[31mred\x1b[0m\n# heading\n</details> ``` {x} [bold]y[/bold]"
+
+Scores = list[float] | float
+"""Of each sample, or a plain number."""
 
 
 def cell(
@@ -107,6 +111,18 @@ def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **m
 def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
     """Return the same bursts, taken under these conditions."""
     return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
+
+
+def scored(record: Record, scores: Scores | None, reference: Scores, **more: Any) -> Record:
+    """Return the record with `top1` of these scores, or with why it has none, beside that of the reference."""
+
+    def metrics(given: Scores | None) -> Metrics:
+        if given is None:
+            return Metrics(failure=Failure(kind="UsageError", text="evaluate returned nan as top1"))
+        top1 = Metric.of_scores(given) if isinstance(given, list) else Metric(value=given)
+        return Metrics(values={"top1": top1}, **more)
+
+    return record.model_copy(update={"metrics": metrics(scores), "reference_metrics": metrics(reference)})
 
 
 def caveat(text: str) -> Caveat:

@@ -17,7 +17,6 @@ from bakeoff.judging.history import history_of
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.records import schema
 from bakeoff.records.doubts import Effect
-from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.start_samples import Start, StartedCell
@@ -38,6 +37,7 @@ from tests.reports.samples import (
     over_processes,
     report,
     roofline,
+    scored,
     steady,
 )
 
@@ -138,21 +138,14 @@ def test_a_long_reason_is_cut_in_the_table() -> None:
     assert row["status"].endswith("…") and len(row["status"]) < 200
 
 
-def evaluated(label: str, top1: list[float] | None, reference: list[float], ms: float) -> schema.Record:
-    """A record with a metric of the user's own, or with the reason why it has none."""
-    failure = Failure(kind="UsageError", text="evaluate returned nan as top1")
-    ours = Metrics(values={"top1": Metric.of_scores(top1)}, seconds=1.5) if top1 else Metrics(failure=failure)
-    theirs = Metrics(values={"top1": Metric.of_scores(reference)})
-    record = ok(cell(label), bursts(ms))
-    return record.model_copy(update={"metrics": ours, "reference_metrics": theirs})
-
-
 def with_metrics() -> list[schema.Record]:
     """Return eager, a build whose metric is worse, and one that has none."""
     reference = [1.0] * 90 + [0.0] * 10
     worse = [0.0] * 20 + reference[20:]
-    rows = [evaluated("eager", reference, reference, 2.0), evaluated("onnx", worse, reference, 1.0)]
-    return [*rows, evaluated("inductor", None, reference, 1.5)]
+    of_cells = {"eager": (2.0, reference), "onnx": (1.0, worse), "inductor": (1.5, None)}
+    return [
+        scored(ok(cell(label), bursts(ms)), scores, reference, seconds=1.5) for label, (ms, scores) in of_cells.items()
+    ]
 
 
 KINDS = ("precisions", "metrics", "end to end", "energy", "dynamic", "load", "generation", "calls", "starts")

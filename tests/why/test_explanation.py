@@ -77,7 +77,8 @@ def test_a_long_name_of_a_kernel_is_cut_in_the_table_and_whole_in_the_answer() -
     name = f"sm80_xmma_gemm_{'f32f32_' * 20}cublas"
     explanation = explain(beside(profile("eager", part(1.0, "layers.1", name=name))), 3)
     assert explanation.rows[0].mostly == ((name, 1.0),)
-    cells = [cell for row in shown.times_table(explanation).rows for cell in row]
+    table = shown.times_table(explanation)
+    cells = [column.text_of(row) for row in table.rows for column in table.columns]
     assert f"{name[: shown.MOST_OF_NAME - 1]}… 100 %" in cells
 
 

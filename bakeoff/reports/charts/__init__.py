@@ -20,6 +20,7 @@ from bakeoff.reports import findings, machine
 from bakeoff.reports.charts import fronts, rates, rows
 from bakeoff.reports.charts.chart import Chart, Charts, Stop
 from bakeoff.reports.charts.costs import costs
+from bakeoff.reports.charts.history import of_history
 from bakeoff.reports.charts.palette import Look, Palette
 from bakeoff.reports.charts.rows import of_change
 from bakeoff.reports.charts.suite import profile, speedup_map
@@ -111,17 +112,9 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)
 
 
-def of_history(history: History, palette: Palette) -> list[Chart]:
-    from bakeoff.reports.charts import history as charts_of_runs
-
-    return charts_of_runs.of_history(history, palette, least_runs=2)
-
-
 def draw_history(history: History, folder: Path) -> list[Path]:
     """Write `history.png` and `history.svg`, and further files for many contests; nothing if no run has a latency."""
-    from bakeoff.reports.charts import history as charts_of_runs
-
-    return _draw({"history": charts_of_runs.of_history(history)}, {"history": ""}, folder, png=True)
+    return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
 
 
 def draw_starts(judged: StartsJudgement, measured: Starts, folder: Path) -> list[Path]:

@@ -86,7 +86,13 @@ def save_png(charts: Sequence[Chart], headline: str, path: Path) -> Path:
     parts, (width, height) = _layout(charts, headline)
     image = Image.new("RGB", (_pixels(width), _pixels(height)), "white")
     for x, y, painted in parts:
-        picture = _image(painted)
+        with _styled():
+            figure = _figure(painted)
+            figure.set_dpi(DPI)
+            figure.patch.set_visible(False)
+            canvas: Any = FigureCanvasAgg(figure)
+            canvas.draw()
+            picture = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
         image.paste(picture, (_pixels(x), _pixels(y)), picture)
     image.save(path, dpi=(DPI, DPI))
     return path
@@ -186,16 +192,6 @@ def _layout(charts: Sequence[Chart], headline: str) -> tuple[list[tuple[float, f
 def _svg(painted: _Painted) -> str:
     with _styled():
         return svg_of(_figure(painted), painted.marks if isinstance(painted, Chart) else ())
-
-
-def _image(painted: _Painted) -> Image.Image:
-    with _styled():
-        figure = _figure(painted)
-        figure.set_dpi(DPI)
-        figure.patch.set_visible(False)
-        canvas: Any = FigureCanvasAgg(figure)
-        canvas.draw()
-        return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
 
 
 def _figure(painted: _Painted) -> Figure:

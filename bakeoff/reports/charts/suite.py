@@ -30,7 +30,7 @@ def profile(suite: Suite, palette: Palette) -> Chart | None:
         caption="On what share of the models a backend is within a factor of the best latency; a failure never is",
         x=Axis("times the best latency", 1.0, end, is_log=True),
         y=Axis("share of the models", 0.0, 1.0),
-        marks=tuple(Mark((_steps(row, end),), _tip(row), palette(row.label)) for row in shown),
+        marks=tuple(_steps(row, end, palette) for row in shown),
         legend=tuple((row.label, palette(row.label)) for row in shown),
     )
 
@@ -66,18 +66,15 @@ def speedup_map(suite: Suite, palette: Palette) -> Chart | None:
     )  # fmt: skip
 
 
-def _steps(row: SuiteRow, end: float) -> Line:
+def _steps(row: SuiteRow, end: float, palette: Palette) -> Mark:
     xs, ys = [1.0], [row.profile.share(1.0)]
     for ratio in row.profile.ratios:
         if 1.0 < ratio <= end:
             xs += [ratio, ratio]
             ys += [ys[-1], row.profile.share(ratio)]
-    return Line((*xs, end), (*ys, ys[-1]), width=1.6)
-
-
-def _tip(row: SuiteRow) -> str:
     shares = [f"{100 * row.profile.share(tau):.0f} % within {tau:g}x" for tau in TAUS]
-    return f"{row.label}: {', '.join(shares)}"
+    line = Line((*xs, end), (*ys, ys[-1]), width=1.6)
+    return Mark((line,), f"{row.label}: {', '.join(shares)}", palette(row.label))
 
 
 def _cut(text: str, limit: int) -> str:
