@@ -94,40 +94,43 @@ class TimePlan:
         may_go_on = self._sampling.most_processes > processes
         self._may_follow[contest_id] = labels[:2], USUAL_FURTHER_PROCESSES if may_go_on else 0
 
-    def expect_built(self, contest_id: str, label: str) -> None:
-        """Expect that the first process of a cell starts from what an earlier run has built."""
-        ahead = self._ahead[contest_id]
-        ahead[PlanStep.START, label] += ahead[PlanStep.BUILD, label]
-        ahead[PlanStep.BUILD, label] = 0
-
-    def expect_further(self, contest_id: str, labels: Sequence[str], processes: int, at_most: int = 0) -> None:
-        """Expect so many further processes of these cells, and nothing else of their contest. `at_most` may come."""
-        self._may_follow[contest_id] = labels, max(0, at_most - processes)
-        self._ahead[contest_id] = Counter(
-            {(step, label): processes for label in labels for step in (PlanStep.START, PlanStep.ROUNDS, PlanStep.LOAD)}
-        )
-
-    def done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
-        self._seen.setdefault((step, label), []).append(seconds)
-        ahead = self._ahead[contest_id]
-        ahead[step, label] = max(0, ahead[step, label] - 1)
-
-    def evaluates_nothing(self, contest_id: str) -> None:
-        """Expect no evaluation of builds, because that of the reference has failed."""
-        for step, label in list(self._ahead[contest_id]):
-            if step is PlanStep.EVALUATE:
-                del self._ahead[contest_id][step, label]
-
-    def dropped(self, contest_id: str, label: str) -> None:
-        for step in PlanStep:
-            del self._ahead[contest_id][step, label]
-
     def begin(self, contest_id: str, now_s: float) -> None:
-        """Give the contest its share of the time that the budget has left, by what each contest is expected to take."""
+        """Give the contest its share of the time that the budget has left, by what each contest is expected to take.
+        The cells that come from here on are its own."""
         self._contest_id, self._contest_begun_s = contest_id, now_s
         total_s = self.left_s()
         share = self._left_of(contest_id) / total_s if total_s else 1.0
         self.contest_ends_s = now_s + (self.budget_ends_s - now_s) * share if self.has_budget else math.inf
+
+    @property
+    def _of_contest(self) -> Counter[tuple[PlanStep, str]]:
+        return self._ahead[self._contest_id]
+
+    def expect_built(self, label: str) -> None:
+        """Expect that the first process of a cell starts from what an earlier run has built."""
+        self._of_contest[PlanStep.START, label] += self._of_contest[PlanStep.BUILD, label]
+        self._of_contest[PlanStep.BUILD, label] = 0
+
+    def expect_further(self, labels: Sequence[str], processes: int, at_most: int = 0) -> None:
+        """Expect so many further processes of these cells, and nothing else of their contest. `at_most` may come."""
+        self._may_follow[self._contest_id] = labels, max(0, at_most - processes)
+        self._ahead[self._contest_id] = Counter(
+            {(step, label): processes for label in labels for step in (PlanStep.START, PlanStep.ROUNDS, PlanStep.LOAD)}
+        )
+
+    def done(self, step: PlanStep, label: str, seconds: float) -> None:
+        self._seen.setdefault((step, label), []).append(seconds)
+        self._of_contest[step, label] = max(0, self._of_contest[step, label] - 1)
+
+    def evaluates_nothing(self) -> None:
+        """Expect no evaluation of builds, because that of the reference has failed."""
+        for step, label in list(self._of_contest):
+            if step is PlanStep.EVALUATE:
+                del self._of_contest[step, label]
+
+    def dropped(self, label: str) -> None:
+        for step in PlanStep:
+            del self._of_contest[step, label]
 
     def ended(self, contest_id: str) -> None:
         self._ahead.pop(contest_id, None)
@@ -167,7 +170,7 @@ class TimePlan:
         quickest = sorted(labels, key=lambda label: (label != "eager", self.seconds_of(PlanStep.BUILD, [label])))[:2]
         steps = (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH)
         steps_s = sum(self._at_most(step, label) for step in steps for label in quickest)
-        if self._ahead[self._contest_id][PlanStep.GROUNDWORK, ""]:
+        if self._of_contest[PlanStep.GROUNDWORK, ""]:
             most_s, taken_s = self._at_most(PlanStep.GROUNDWORK, ""), now_s - self._contest_begun_s
             if taken_s > most_s:
                 return f"the reference was not computed within {taken_s:.0f} s, and resume begins it anew"
@@ -195,10 +198,8 @@ class TimePlan:
 
     def rounds_end_s(self, labels: Sequence[str]) -> float:
         """Return when rounds must end so that the metrics of these cells can still be computed, if they are not yet."""
-        ahead = self._ahead[self._contest_id]
-        return self.contest_ends_s - sum(
-            self._estimate(PlanStep.EVALUATE, label) for label in labels if ahead[PlanStep.EVALUATE, label]
-        )
+        evaluated = [label for label in labels if self._of_contest[PlanStep.EVALUATE, label]]
+        return self.contest_ends_s - self.seconds_of(PlanStep.EVALUATE, evaluated)
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
         """Return when this cell must be built: it and those `alive` still warm up, take rounds, and have metrics."""
@@ -207,14 +208,14 @@ class TimePlan:
         labels = [*alive, label]
         rounds_s, given_s = self.seconds_of(PlanStep.ROUNDS, labels), self.contest_ends_s - self._contest_begun_s
         fewest_s = rounds_s * min(1.0, FEWEST_ROUNDS / self._sampling.rounds)
-        warm_ups_s = self.warm_up_s * sum(self._ahead[self._contest_id][PlanStep.BUILD, other] for other in labels)
+        warm_ups_s = self.warm_up_s * sum(self._of_contest[PlanStep.BUILD, other] for other in labels)
         wanted_s = min(rounds_s, ROUNDS_SHARE * given_s) if len(alive) > 1 else 0.0  # one alone ranks nothing
         return self.rounds_end_s(labels) - warm_ups_s - max(fewest_s, wanted_s)
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
         """Return True when this cell may be built in time, or if it is one of the first two of a contest, because one
         alone ranks nothing, or if it is expected to take no time. A build that takes longer ends at `build_ends_s`."""
-        takes_time = len(alive) > 1 and self._ahead[self._contest_id][PlanStep.BUILD, label]
+        takes_time = len(alive) > 1 and self._of_contest[PlanStep.BUILD, label]
         return now_s + (self._at_least(PlanStep.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
     def _left_of(self, contest_id: str) -> float:

@@ -47,14 +47,15 @@ def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> N
 
 def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> None:
     plan = expecting("a", "b")
+    plan.begin("a", 0.0)
     before_s = plan.left_s()
-    plan.done("a", PlanStep.BUILD, "inductor", 3 * usual_build_s("inductor"))
+    plan.done(PlanStep.BUILD, "inductor", 3 * usual_build_s("inductor"))
     assert plan.seconds_of(PlanStep.BUILD, ["inductor"]) == 3 * usual_build_s("inductor")
     for label, usual_s in (("eager", usual_build_s("eager")), ("unheard-of/mode", Backend.usual_build_s)):
         assert usual_s < plan.seconds_of(PlanStep.BUILD, [label]) < 3 * usual_s, "a slow machine is slow for others"
     assert plan.left_s() > before_s
     for _ in range(2):  # a baseline takes its bursts in several groups
-        plan.done("a", PlanStep.BUILD, "onnx", usual_build_s("onnx"))
+        plan.done(PlanStep.BUILD, "onnx", usual_build_s("onnx"))
     assert plan.seconds_of(PlanStep.BUILD, ["onnx"]) == usual_build_s("onnx")
 
 
@@ -66,7 +67,7 @@ def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_
     lacks_s = 2.0 + FACTOR_IF_NOT * (plan.seconds_of(PlanStep.GROUNDWORK, [""]) + steps_s)
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
     assert plan.lack(LABELS, 40.0) == "the reference was not computed within 31 s, and resume begins it anew"
-    plan.done("a", PlanStep.GROUNDWORK, "", 0.4)
+    plan.done(PlanStep.GROUNDWORK, "", 0.4)
     lacks_s = 2.0 + FACTOR_IF_NOT * steps_s
     assert plan.lack(LABELS, 12.0) == f"about {math.ceil(lacks_s)} s more would do for eager and onnx"
     assert expecting("a", "b", budget_ends_s=10.0).lack(LABELS, 12.0) == "", "the other contest would share it"
@@ -76,7 +77,7 @@ def test_it_is_said_how_much_longer_a_budget_must_be_for_eager_and_the_quickest_
 def test_a_reference_that_took_most_of_a_budget_is_named(seconds: float, told: str) -> None:
     plan = expecting("a", budget_ends_s=47.0)
     plan.begin("a", 0.0)
-    plan.done("a", PlanStep.GROUNDWORK, "", seconds)
+    plan.done(PlanStep.GROUNDWORK, "", seconds)
     assert plan.lack(LABELS, 47.0).startswith(told)
 
 
@@ -87,18 +88,20 @@ def test_a_label_has_the_usual_time_of_its_backend(label: str) -> None:
 
 def test_nothing_is_left_when_all_is_done() -> None:
     plan = expecting("a", processes=1)
-    plan.done("a", PlanStep.GROUNDWORK, "", 5.0)
+    plan.begin("a", 0.0)
+    plan.done(PlanStep.GROUNDWORK, "", 5.0)
     for label in ("eager", "onnx"):
         for step in (PlanStep.BUILD, PlanStep.ROUNDS, PlanStep.FINISH):
-            plan.done("a", step, label, 1.0)
+            plan.done(step, label, 1.0)
     assert plan.left_s() > 0
-    plan.dropped("a", "inductor")  # it crashed
+    plan.dropped("inductor")  # it crashed
     assert plan.left_s() == 0
 
 
 def test_a_further_process_of_some_cells_is_all_that_is_left_of_a_contest() -> None:
     plan = expecting("a")
-    plan.expect_further("a", ["eager"], 2)
+    plan.begin("a", 0.0)
+    plan.expect_further(["eager"], 2)
     steps_s = plan.seconds_of(PlanStep.START, ["eager"]) + plan.seconds_of(PlanStep.ROUNDS, ["eager"])
     assert plan.left_s() == pytest.approx(2 * steps_s)
 
@@ -228,7 +231,7 @@ def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -
         (PlanStep.SETTINGS, 50.0),
         (PlanStep.LOAD, 10.0),
     ):
-        plan.done("contest", step, "eager", seconds)
+        plan.done(step, "eager", seconds)
     assert plan.leaves_room_for_epoch(["eager"], 80.0)
     assert not plan.leaves_room_for_epoch(["eager"], 90.0)
 
@@ -241,23 +244,24 @@ def evaluating(budget_ends_s: float = math.inf) -> TimePlan:
 
 def test_a_metric_is_counted_for_the_reference_and_each_build() -> None:
     plan = evaluating()
+    plan.begin("a", 0.0)
     assert plan.left_s() - expecting("a").left_s() == pytest.approx(4 * USUAL_EVALUATE_S)
-    plan.done("a", PlanStep.EVALUATE, "", 30.0)
+    plan.done(PlanStep.EVALUATE, "", 30.0)
     assert plan.seconds_of(PlanStep.EVALUATE, LABELS) == pytest.approx(90.0), "builds take as long as the reference"
-    plan.evaluates_nothing("a")
+    plan.evaluates_nothing()
     assert plan.left_s() == pytest.approx(expecting("a").left_s())
 
 
 def test_builds_and_rounds_leave_a_budget_time_for_the_metrics() -> None:
     plan = evaluating(100.0)
     plan.begin("a", 0.0)
-    plan.done("a", PlanStep.EVALUATE, "", 10.0)
+    plan.done(PlanStep.EVALUATE, "", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(80.0)
     fewest_s = plan.seconds_of(PlanStep.ROUNDS, ["eager", "onnx"]) * FEWEST_ROUNDS / SAMPLING.rounds
     assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - 2 * USUAL_WARM_UP_S)
-    plan.done("a", PlanStep.BUILD, "eager", 3.0)
+    plan.done(PlanStep.BUILD, "eager", 3.0)
     assert plan.build_ends_s("onnx", ["eager"]) == pytest.approx(80.0 - fewest_s - USUAL_WARM_UP_S), "eager is warm"
-    plan.done("a", PlanStep.EVALUATE, "eager", 10.0)
+    plan.done(PlanStep.EVALUATE, "eager", 10.0)
     assert plan.rounds_end_s(["eager", "onnx"]) == pytest.approx(90.0)
 
 

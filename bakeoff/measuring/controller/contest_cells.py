@@ -101,7 +101,7 @@ class ContestCells:
     def save(self, cell_run: CellRun, record: Record) -> None:
         label = cell_run.label
         self.ended += 1
-        self.run.time_plan.dropped(self.contest_id, label)
+        self.run.time_plan.dropped(label)
         self.run.end(record)
         if record.status is not Status.OK:
             wanted = [cell_run for cell_run, instead_of in self.stand_ins if instead_of == label]

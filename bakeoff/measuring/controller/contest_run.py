@@ -142,9 +142,7 @@ class ContestRun:
         labels = [cell_run.label for cell_run in cells]
         decision = self._decision(done, cells, open_pairs)
         following = max(1, plan.processes - done) if decision.is_wanted else 0
-        self._time_plan.expect_further(
-            self._contest_id, labels, following, rounds.most_further(plan, done) if following else 0
-        )
+        self._time_plan.expect_further(labels, following, rounds.most_further(plan, done) if following else 0)
         is_late = following and done >= plan.processes
         self._run.report_time_left(f"{counted(done, 'process')} of each cell did not decide it" if is_late else "")
         if decision.is_wanted and done >= plan.processes:
@@ -256,9 +254,6 @@ class ContestRun:
                 self._run_rounds(epoch, start_s=0.0)
             raise
 
-    def _step_done(self, step: PlanStep, cell_run: CellRun, seconds: float) -> None:
-        self._run.step_done(self._contest_id, step, cell_run.label, seconds)
-
     def _seconds_of(self, step: PlanStep, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.label for cell_run in cells])
 
@@ -298,7 +293,7 @@ class ContestRun:
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:
-            self._step_done(PlanStep.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
+            self._run.step_done(PlanStep.ROUNDS, cell_run.label, (self._machine.now_s() - begun_s) / len(alive))
 
     def _has_time_for_round(self, done: int, alive: Sequence[CellRun]) -> bool:
         """Return True where the contest's share of a budget has time left, or the budget for as many as are needed."""
@@ -385,9 +380,9 @@ class ContestRun:
         record = cell_run.record()
         if epoch.number == 0:
             evaluate_s = record.metrics.seconds if record.metrics else 0.0
-            self._step_done(PlanStep.FINISH, cell_run, self._machine.now_s() - begun_s - evaluate_s)
+            self._run.step_done(PlanStep.FINISH, cell_run.label, self._machine.now_s() - begun_s - evaluate_s)
             if cell_run.is_evaluated:
-                self._step_done(PlanStep.EVALUATE, cell_run, evaluate_s)
+                self._run.step_done(PlanStep.EVALUATE, cell_run.label, evaluate_s)
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
             return

@@ -84,8 +84,8 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     cell_runs = [
         CellRun(planned, run, folders[planned.cell.id], metrics, cells.get(planned.cell.id)) for planned in sensible
     ]
-    _expect_what_is_left(run, contest.id, cell_runs, kept)
-    run.step_done(contest.id, PlanStep.GROUNDWORK, "", groundwork_s)
+    _expect_what_is_left(run, cell_runs, kept)
+    run.step_done(PlanStep.GROUNDWORK, "", groundwork_s)
     if kept:
         done = counted(kept.epochs, "process")
         run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
@@ -104,19 +104,17 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
 
-def _expect_what_is_left(
-    run: RunContext, contest_id: str, cell_runs: Sequence[CellRun], kept: UnfinishedContest | None
-) -> None:
+def _expect_what_is_left(run: RunContext, cell_runs: Sequence[CellRun], kept: UnfinishedContest | None) -> None:
     """Expect no more of a contest than earlier runs have left of it: builds, and this run's finished processes."""
     for cell_run in cell_runs:
         if cell_run.starts_warm:
-            run.time_plan.expect_built(contest_id, cell_run.label)
+            run.time_plan.expect_built(cell_run.label)
         if cell_run.bursts:
             run.time_plan.called(cell_run.label, cell_run.median_ms / 1e3)
     if kept:
         left = max(0, run.sampling.processes - kept.epochs)
         labels = [cell_run.label for cell_run in cell_runs if not cell_run.left]
-        run.time_plan.expect_further(contest_id, labels, left, most_further(run.sampling, kept.epochs))
+        run.time_plan.expect_further(labels, left, most_further(run.sampling, kept.epochs))
 
 
 def measure_ceilings(run: RunContext, contests: Sequence[Contest]) -> None:
@@ -179,9 +177,9 @@ def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> 
     now_s = run.machine.now_s()
     left_s = run.time_plan.reference_evaluation_ends_s(now_s) - now_s
     reference = groundwork.reference_metrics(contest, run, evaluation, left_s)
-    run.step_done(contest_id, PlanStep.EVALUATE, "", reference.seconds)
+    run.step_done(PlanStep.EVALUATE, "", reference.seconds)
     if reference.failure:
-        run.time_plan.evaluates_nothing(contest_id)
+        run.time_plan.evaluates_nothing()
     elif missing := [name for name in run.requirements.metrics if name not in reference.values]:
         returned = ", ".join(reference.values)
         run.progress.note(f"evaluate returned {returned}, and --require names {', '.join(missing)}: nothing can win")
@@ -201,7 +199,7 @@ def _leave_out(
             _, why = left_out[planned.cell.id]
             # They get their records now, so that a resumed run does not build them.
             run.end(Record(cell=planned.cell, status=Status.LEFT_OUT, reason=why, **common_fields(planned)))
-            run.time_plan.dropped(planned.cell.contest_id, planned.cell.label)
+            run.time_plan.dropped(planned.cell.label)
     return [(cell_run, left_out[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in left_out]
 
 

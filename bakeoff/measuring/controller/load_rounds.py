@@ -220,7 +220,7 @@ class LoadRounds:
 
     def _done(self, cell_run: CellRun, step: PlanStep, seconds: float) -> None:
         cell = cell_run.cell
-        self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
+        self._run.step_done(step, cell.label, seconds / len(self._alive))
 
     @property
     def _now_s(self) -> float:

@@ -85,10 +85,10 @@ class RunContext:
         """Return the pairs of labels for which more processes are worth their time, by the records so far."""
         return self.undecided(records) if self.undecided else undecided(records, self.requirements)
 
-    def step_done(self, contest_id: str, step: PlanStep, label: str, seconds: float) -> None:
+    def step_done(self, step: PlanStep, label: str, seconds: float) -> None:
         """Learn how long a step took, and report how much time is left."""
         expected_s = self.time_plan.seconds_of(step, [label])
-        self.time_plan.done(contest_id, step, label, seconds)
+        self.time_plan.done(step, label, seconds)
         what = f"{STEPS[step]}{label and f' of {label}'}"
         why = f"{what} took {seconds:.0f} s, and about {expected_s:.0f} s were expected"
         self.report_time_left(why if seconds > expected_s + NOTEWORTHY_DELAY_S else "")

@@ -333,7 +333,7 @@ class GroupStart:
             self._epoch.alive.append(cell_run)
             step = PlanStep.START if process.is_warm else PlanStep.BUILD
             self._run.time_plan.called(cell.label, process.call_s, process.warm.check_s)
-            self._run.step_done(cell.contest_id, step, cell.label, process.seconds_of_start)
+            self._run.step_done(step, cell.label, process.seconds_of_start)
             if self._epoch.number == 0 or not process.is_warm:
                 self._run.progress.built(cell, process.seconds_of_start, bool(cell_run.cached_at))
 
