@@ -44,6 +44,7 @@ BF16_ARRAY = (
     " if tensor.dtype is torch.bfloat16 else tensor.numpy()"
 )
 
+BYTES = (("Const", "i8"), ("Const", "u8"))
 MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 """Layer types that a quantised layer can have in the runtime model."""
 
@@ -307,7 +308,8 @@ class BoundRequest(Compiled):
                 layers += name in ("i8", "u8")
             # on some CPUs one node has several layers, whose weights are bytes where the CPU multiplies bytes
             elif kind == "Subgraph":
-                layers += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
+                constants = [port.get_node() for port in node.input_values() if _kind(port.get_node()) in BYTES]
+                layers += sum(len(constant.get_output_shape(0)) >= 2 for constant in constants)
         return layers
 
     def settings(self) -> Settings:
@@ -327,10 +329,6 @@ class BoundRequest(Compiled):
 def _kind(node: Any) -> tuple[str, str]:
     info = node.get_rt_info()
     return info["layerType"].astype(str), info["runtimePrecision"].astype(str)
-
-
-def _is_byte_matrix(node: Any) -> bool:
-    return _kind(node) in (("Const", "i8"), ("Const", "u8")) and len(node.get_output_shape(0)) >= 2
 
 
 def _plain(value: Any) -> str | int:

@@ -171,7 +171,8 @@ def _write(named: Mapping[str, Any], folder: Path, program_name: str, weights_na
             other = f"the {next(iter(named))} cannot be taken to another process: {first_line(error)}"
             raise UsageError(next(stays, other)) from error
         finally:
-            pickler.forget_modules()
+            for module in pickler.by_value:
+                cloudpickle.unregister_pickle_by_value(module)
     return program.getvalue(), pickler
 
 
@@ -246,7 +247,7 @@ class _Pickling:
     def __init__(self) -> None:
         self.taken: dict[str, None] = {}
         self.installed: set[str] = set()
-        self._by_value: list[types.ModuleType] = []
+        self.by_value: list[types.ModuleType] = []
         self._looked_up: set[str] = set()
         self._places: dict[int, tuple[int, int]] = {}
         self._storages: list[torch.UntypedStorage] = []
@@ -313,11 +314,6 @@ class _Pickling:
                 return False
         return True
 
-    def forget_modules(self) -> None:
-        for module in self._by_value:
-            cloudpickle.unregister_pickle_by_value(module)
-        self._by_value.clear()
-
     def _look_up(self, name: Any) -> None:
         """Have a module travel by value that workers cannot import, and remember one that takes them time."""
         if not isinstance(name, str) or name in self._looked_up or name == "__main__":
@@ -329,7 +325,7 @@ class _Pickling:
         if not _can_import(name, module):
             if name not in cloudpickle.list_registry_pickle_by_value():
                 cloudpickle.register_pickle_by_value(module)
-                self._by_value.append(module)
+                self.by_value.append(module)
         elif "site-packages" in Path(getattr(module, "__file__", None) or "").parts:
             self.installed.add(name)
 

@@ -26,10 +26,11 @@ class Schedule:
 
     def next_for(self, place: str) -> Contest | None:
         if not self._under_way.get(place):
-            chain = next((chain for chain in self._waiting if self._may_go_to(place, chain)), None)
-            if chain is None:
+            # a chain that has begun elsewhere goes on there
+            begun_at = [{self._begun_at.get(contest.id, place) for contest in chain} for chain in self._waiting]
+            if {place} not in begun_at:
                 return None
-            self._waiting.remove(chain)
+            chain = self._waiting.pop(begun_at.index({place}))
             self._under_way[place] = chain
         contest = self._under_way[place][0]
         self._begun_at[contest.id] = place
@@ -54,9 +55,6 @@ class Schedule:
     def is_gone(self, place: str) -> None:
         """Let other places go on with what has begun at this place, which measures nothing more."""
         self._begun_at = {contest: where for contest, where in self._begun_at.items() if where != place}
-
-    def _may_go_to(self, place: str, chain: Sequence[Contest]) -> bool:
-        return {self._begun_at[contest.id] for contest in chain if contest.id in self._begun_at} <= {place}
 
     def share_of_waiting(self, contest: Contest) -> float:
         """Return the contest's share of the time that it and all that wait are expected to take."""

@@ -165,9 +165,5 @@ def _hardware() -> Iterable[str]:
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)
             yield f"{gpu.name} {gpu.major}.{gpu.minor} {gpu.total_memory} {gpu.multi_processor_count}"
-        yield _driver()
-
-
-def _driver() -> str:
-    with nvml() as library:
-        return str(library.nvmlSystemGetDriverVersion()) if library is not None else ""
+        with nvml() as library:
+            yield str(library.nvmlSystemGetDriverVersion()) if library is not None else ""

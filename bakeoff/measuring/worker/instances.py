@@ -233,7 +233,8 @@ class Caller:
         self._together = in_batch(sets, batch) if batched else None
 
     def answer(self, samples: Sequence[int]) -> None:
-        requests = [self._inputs_of(sample) for sample in samples]
+        made = [self._stages.inputs() if self._stages else None for _ in samples]
+        requests = [own or self._sets[sample % len(self._sets)] for own, sample in zip(made, samples, strict=True)]
         if self._batched is None or len(requests) == 1:
             for inputs in requests:
                 self._call(self._single, inputs)
@@ -245,10 +246,6 @@ class Caller:
             parts = [output.chunk(self._batch) for output in self._batched.outputs()]
             for place in range(len(requests)):
                 self._stages.finish([part[place] for part in parts])
-
-    def _inputs_of(self, sample: int) -> Inputs:
-        own = self._stages.inputs() if self._stages else None
-        return own or self._sets[sample % len(self._sets)]
 
     def _call_together(self, batched: Compiled, requests: Sequence[Inputs]) -> None:
         """Make one call of these requests. A batch that is not full is padded, as the shapes of a build are fixed."""

@@ -47,12 +47,9 @@ def find(cell: Cell, cwd: Path) -> AxesFound:
         if made.shapes == base.shapes:
             raise UsageError(f"no input of {cell.model} changes its shape with {name}")
     axes = open_axes(base.shapes, low.shapes, high.shapes, {name: made.shapes for name, made in alone.items()})
-    weights_vary = any(_differ(base, made) for made in (low, high, *alone.values()))
-    return AxesFound(axes=axes, weights_vary=weights_vary)
-
-
-def _differ(made: Made, other: Made) -> bool:
-    return not all(sample.equal(other.weights[name][1]) for name, (_, sample) in made.weights.items())
+    others = (low, high, *alone.values())
+    alike = all(sample.equal(made.weights[name][1]) for made in others for name, (_, sample) in base.weights.items())
+    return AxesFound(axes=axes, weights_vary=not alike)
 
 
 Shapes = tuple[tuple[int, ...], ...]
