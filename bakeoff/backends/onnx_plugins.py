@@ -4,8 +4,6 @@ ONNX Runtime looks for hardware, and a plug-in offers the devices that it serves
 instead of the name of a provider.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -4,8 +4,6 @@ A folder with nothing but config.json gets random weights. A UNet, a transformer
 images, time steps, texts and classes. A model that needs anything else needs a factory (`bakeoff.models.user`).
 """
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

@@ -4,11 +4,9 @@ In float64 every linear layer multiplies its weights as they were before roundin
 float8, and the error against it is the cost of float8.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +94,7 @@ class ScaledLinear(PlainLinear):
         shaped: Tensor = product.unflatten(0, x.shape[:-1])
         return shaped
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ScaledLinear:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         self._round()
         return self
@@ -136,7 +134,7 @@ class TransformerEngineLinear(PlainLinear):
         self._engine = (linear, recipe, False)
         return product
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TransformerEngineLinear:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         if self.weight.dtype != torch.float64:
             self._engine = transformer_engine_layer(self.weight)

@@ -1,7 +1,5 @@
 """Turn the options of the command line and of TOML files into a Request."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import tomllib
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import typer
 
@@ -46,13 +44,13 @@ class Options:
     out: Path | None = None
     quiet: bool = False
 
-    def over(self, other: Options) -> Options:
+    def over(self, other: Self) -> Self:
         """Return these options, with those of `other` where these say nothing."""
         dimensions = other.request.get("set", {}) | self.request.get("set", {})
         request = other.request | self.request | ({"set": dimensions} if dimensions else {})
         if "runs" in other.request and "runs" not in self.request:
             request["runs"] = tuple(self._over_run(run) for run in other.request["runs"])
-        return Options(request, self.out or other.out, self.quiet or other.quiet)
+        return type(self)(request, self.out or other.out, self.quiet or other.quiet)
 
     def _over_run(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is left of one run of several: options given here apply to all of them."""

@@ -1,7 +1,5 @@
 """What `--load` asks for: the scenario, the objective, and how long a window of load lasts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +77,7 @@ class LoadPlan:
     @classmethod
     def of(
         cls, traffic: Traffic | None, objective: Objective | None, soak_s: float | None, min_time_s: float
-    ) -> LoadPlan | None:
+    ) -> Self | None:
         """Return the plan, or None without `--load`. Raises UsageError where the two options do not fit together."""
         if traffic is None:
             if objective:

@@ -1,7 +1,5 @@
 """An exported folder: what it says of itself, how a process is set up for it, and how it is checked and measured."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """What torch itself loads: TorchScript, AOTInductor's packages, programs for torch.compile, and models themselves."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -9,7 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.utils import _pytree as pytree
@@ -140,7 +138,7 @@ class Compiled(NamedTuple):
     """Keys of the libraries of C++ that Inductor's cache has."""
 
     @classmethod
-    def now(cls) -> Compiled:
+    def now(cls) -> Self:
         from torch._dynamo.utils import counters
         from torch._inductor import codecache
 
@@ -151,7 +149,7 @@ class Compiled(NamedTuple):
             counters["inductor"]["fxgraph_cache_miss"], loaded, frozenset(file.name.partition(".")[0] for file in files)
         )
 
-    def is_more_than(self, before: Compiled) -> bool:
+    def is_more_than(self, before: Self) -> bool:
         return self.graphs != before.graphs or bool(self.loaded - before.loaded - before.kept)
 
 

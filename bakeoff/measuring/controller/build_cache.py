@@ -6,8 +6,6 @@ Each build lies in a folder whose name is a key of all that decides it. A run wo
 of compilers do not survive a move. A lock keeps a second run out, which then builds in a folder of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -20,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from bakeoff import backends
 from bakeoff.measuring import isolation
@@ -204,7 +202,7 @@ class BuildCache:
             path.unlink(missing_ok=True)
         return sum(map(self._remove, self.folder.glob("*/")))
 
-    def __enter__(self) -> BuildCache:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

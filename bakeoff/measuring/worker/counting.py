@@ -1,7 +1,5 @@
 """Counting what one call of a model takes, for the roofline."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import warnings

@@ -1,7 +1,5 @@
 """What eager shows in the cell's precision: its answers, the model's traits, and the work of a call."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import sys

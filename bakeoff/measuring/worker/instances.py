@@ -1,14 +1,12 @@
 """Answers requests with a built cell: instances in threads of their own, a queue, and batches of requests."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -71,7 +69,7 @@ class Instances:
             raise error
 
     @classmethod
-    def no_op(cls, settings: ServingSettings) -> Instances:
+    def no_op(cls, settings: ServingSettings) -> Self:
         return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
 
     def begin(self, answered: Callable[[Sequence[int]], None]) -> None:

@@ -1,13 +1,12 @@
 """The job of computing a contest's reference: the model is loaded for each witness, and what they say is written."""
 
-from __future__ import annotations
-
 import contextlib
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -323,7 +322,7 @@ class Yardstick:
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
-    def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Yardstick:
+    def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Self:
         eager, varying = as_is.outputs, subject.traits.varying
         if exact.outputs is None:
             of_eager = as_is.moved or subject.perturbed() or eager

@@ -1,7 +1,5 @@
 """The model of a contest, loaded anew for each witness, and what it answers in other types and with noise."""
 
-from __future__ import annotations
-
 import gc
 import os
 import traceback
