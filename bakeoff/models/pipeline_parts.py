@@ -44,13 +44,23 @@ class Parts(Frozen):
 
     def __str__(self) -> str:
         rows = [
-            (part.name, part.kind, str(part.calls), f"{1e3 * part.seconds:.2f}", f"{100 * part.share:.0f} %",
-             f"{part.parameters:,}", listed(first([f"{count} x {label}" for label, count in part.sizes.items()], 2)))
+            (
+                part.name,
+                part.kind,
+                str(part.calls),
+                f"{1e3 * part.seconds:.2f}",
+                f"{100 * part.share:.0f} %",
+                f"{part.parameters:,}",
+                listed(first([f"{count} x {label}" for label, count in part.sizes.items()], 2)),
+            )
             for part in self.parts
-        ]  # fmt: skip
+        ]
         headings = ("part", "class", "calls", "ms", "share", "parameters", "sizes")
-        table = [headings, *rows, ("all else", "", "", f"{1e3 * self.rest * self.seconds:.2f}",
-                                   f"{100 * self.rest:.0f} %", "", "")]  # fmt: skip
+        table = [
+            headings,
+            *rows,
+            ("all else", "", "", f"{1e3 * self.rest * self.seconds:.2f}", f"{100 * self.rest:.0f} %", "", ""),
+        ]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table

@@ -71,6 +71,7 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
     physical core of each core. Raise UsageError for places that overlap, differ in size, or do not exist."""
     if not is_pool(devices):
         return []
+    option = f"--devices {','.join(devices)}"
     if devices[0].startswith("cuda"):
         indices = [Device(name).cuda_index or 0 for name in devices]
         shares = divide_cores(usable, siblings, len(indices))
@@ -78,21 +79,20 @@ def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping
             Place(f"cuda:{index}", Device("cuda"), cores, index) for index, cores in zip(indices, shares, strict=True)
         ]
         if len(set(indices)) < len(indices):
-            raise UsageError(f"--devices {','.join(devices)}: a GPU is named twice")
+            raise UsageError(f"{option}: a GPU is named twice")
         return places
     places = [Place(name, CPU, tuple(sorted(set(_ranges(name.removeprefix("cpu:")))))) for name in devices]
     named_cores = [core for place in places for core in place.cores]
     if missing := sorted(set(named_cores) - set(usable)):
-        raise UsageError(f"--devices {','.join(devices)}: this process may use the cores {_spell(usable)}, and not "
-                         f"{_spell(missing)}")  # fmt: skip
+        raise UsageError(f"{option}: this process may use the cores {_spell(usable)}, and not {_spell(missing)}")
     if len(set(named_cores)) < len(named_cores):
-        raise UsageError(f"--devices {','.join(devices)}: a core is in two sets")
+        raise UsageError(f"{option}: a core is in two sets")
     if len({len(place.cores) for place in places}) > 1:
-        raise UsageError(f"--devices {','.join(devices)}: all sets need as many cores as the others")
+        raise UsageError(f"{option}: all sets need as many cores as the others")
     shared = [{siblings.get(core, core) for core in place.cores} for place in places]
     if sum(map(len, shared)) > len(set().union(*shared)):
-        raise UsageError(f"--devices {','.join(devices)}: two of these cores are threads of one physical core, so "
-                         "that two contests would share it")  # fmt: skip
+        shared_by_two = "two of these cores are threads of one physical core, so that two contests would share it"
+        raise UsageError(f"{option}: {shared_by_two}")
     return places
 
 

@@ -34,6 +34,7 @@ from bakeoff.measuring.controller.server_start import temporary_folder
 from bakeoff.measuring.messages import ExportProgram, Packaged
 from bakeoff.measuring.same_model import require_same_model
 from bakeoff.records import errors
+from bakeoff.records import library as library_file
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.doubts import Unsure
 from bakeoff.records.errors import BakeoffError, UsageError, first_line, os_reason
@@ -208,11 +209,12 @@ _NEIGHBOURS = re.compile(r"^ *from \.(\w*) import (.+)$", re.MULTILINE)
 
 
 def copy_runtime(loader: str, folder: Path) -> None:
-    """Copy the files that load an artefact, with those that they import. The last one that they need is that of the
-    errors, which imports nothing of ours."""
+    """Copy the files that load an artefact, with those that they import. Two of these import nothing of ours, and come
+    from where Bakeoff has them."""
     folder.mkdir()
-    wanted, copied = ["__init__", "folder", loader.partition(":")[0]], {"errors"}
-    shutil.copyfile(Path(errors.__file__), folder / "errors.py")
+    wanted, copied = ["__init__", "folder", loader.partition(":")[0]], {"errors", "library"}
+    for name, source in (("errors", errors), ("library", library_file)):
+        shutil.copyfile(str(source.__file__), folder / f"{name}.py")
     while wanted:
         name = wanted.pop()
         if name not in copied and (file := _RUNTIME / f"{name}.py").exists():

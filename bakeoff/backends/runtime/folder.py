@@ -18,6 +18,7 @@ from typing import Any
 
 from .contract import Artifact, Execution, Loaded, TensorSpec
 from .errors import BakeoffError, UsageError, first_line
+from .lazily import numpy, torch
 
 DESCRIPTION, SAMPLE, REQUIREMENTS = "bakeoff.json", "sample.npz", "requirements.txt"
 """Files of a folder: how what it holds is loaded and called, an input with the outputs that it must give, and the
@@ -64,8 +65,6 @@ def _spec(described: Mapping[str, Any]) -> TensorSpec:
 
 
 def sample_inputs(folder: Path, description: Description) -> list[Any]:
-    import numpy
-
     with numpy.load(folder / SAMPLE) as arrays:
         return [arrays[f"input_{number}"] for number in range(len(description["inputs"]))]
 
@@ -84,8 +83,6 @@ def set_process_up(folder: Path, description: Description) -> None:
             importlib.import_module(name)
     if "torch" not in description["imports"]:
         return
-    import torch
-
     torch.set_num_threads(settings["threads"])
     precision = "high" if settings["tf32"] else "highest"
     if torch.get_float32_matmul_precision() != precision:  # what was set is another key of Inductor's cache
@@ -113,8 +110,6 @@ def libraries_named(folder: Path) -> Iterator[None]:
 
 def switch(switches: Mapping[str, bool]) -> None:
     """Set torch's switches, by their paths below `torch`: attributes, or functions that take the value."""
-    import torch
-
     for path, value in switches.items():
         owner, _, name = path.rpartition(".")
         holder = operator.attrgetter(owner)(torch)
@@ -146,8 +141,6 @@ class Measured:
         if "torch" not in description["imports"]:
             self._sets = [artifact.sample() for _ in range(SETS_IN_ROTATION)]
             return
-        import torch
-
         from .torch_streams import sample_tensors
 
         self._sets = [sample_tensors(artifact, artifact.device) for _ in range(SETS_IN_ROTATION)]
@@ -206,8 +199,6 @@ def errors_of(
     outputs: Sequence[Any], described: Sequence[Mapping[str, Any]], sample: Path
 ) -> list[tuple[float, float]]:
     """Return the RMSE of each output for the sample, infinite for another shape, with the RMSE that is allowed."""
-    import numpy
-
     errors = []
     with numpy.load(sample) as arrays:
         for number, (output, facts) in enumerate(zip(outputs, described, strict=True)):
@@ -231,8 +222,6 @@ def _in_float64(output: Any, kind: str) -> Any:
         return ((output.astype("uint32") << 16).view("float32") if is_words else output).astype("float64")
     output = output.detach()
     if output.is_complex():
-        import torch
-
         output = torch.view_as_real(output.resolve_conj())
     return output.double().cpu().numpy()
 

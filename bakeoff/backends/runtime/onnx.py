@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .contract import Artifact, Execution, Loaded, Shape
 from .errors import BakeoffError
-
-if TYPE_CHECKING:
-    import torch
+from .lazily import numpy, onnxruntime, torch
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -32,8 +30,6 @@ CAPTURING_CALLS = 3
 
 
 def session_options(threads: int) -> Any:
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return options
@@ -50,8 +46,6 @@ def cuda_options(device: torch.device, stream_handle: int, tf32: bool, more: Map
 
 
 def run_options() -> Any:
-    import onnxruntime
-
     options = onnxruntime.RunOptions()
     # the caller synchronises the stream, so ONNX Runtime must only enqueue
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -63,8 +57,6 @@ def run_options() -> Any:
 def open_session(path: object, options: Any, providers: Sequence[Any], wanted: str) -> Any:
     """Return a session. Raise BakeoffError if the `wanted` provider did not start, since ONNX Runtime would silently
     go on without it."""
-    import onnxruntime
-
     # without `enable_fallback=0` its Python side tries other providers when a session fails
     session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     if wanted not in session.get_providers():
@@ -154,8 +146,6 @@ class OnCpu(Loaded):
         return outputs
 
     def execution(self) -> Execution:
-        import numpy
-
         return BoundCalls(self._session, lambda _: [numpy.empty(spec.shape, spec.type) for spec in self._outputs])
 
 
@@ -166,9 +156,6 @@ class OnCuda(Loaded):
     takes_arrays = False
 
     def __init__(self, artifact: Artifact) -> None:
-        import onnxruntime
-        import torch
-
         from .torch_streams import OwnStream, Replayed, sample_tensors
 
         settings, self._device = artifact.settings, torch.device(artifact.device)
@@ -209,8 +196,6 @@ class OnCuda(Loaded):
         return self._calls
 
     def _new_outputs(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        import torch
-
         shapes = self._open_shapes(inputs) if self._is_open else [spec.shape for spec in self._outputs]
         return [
             torch.empty(shape, dtype=getattr(torch, spec.type), device=self._device)

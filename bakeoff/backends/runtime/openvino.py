@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .contract import Artifact, Execution, Loaded, TensorSpec
+from .lazily import numpy, openvino
 
 MAX_COPIED_ELEMENTS = 16_384
 """A tensor of more elements is bound in each call instead of copied."""
@@ -50,8 +51,6 @@ class Requests(Loaded):
     takes_arrays = True
 
     def __init__(self, artifact: Artifact) -> None:
-        import openvino
-
         settings, core = artifact.settings, openvino.Core()
         asked = properties(settings["hint"], settings["threads"], settings["options"])
         self._compiled = core.compile_model(core.read_model(artifact.path), "CPU", asked)
@@ -66,8 +65,6 @@ class Requests(Loaded):
         return request.infer(inputs)  # type: ignore[no-any-return]
 
     def execution(self) -> Execution:
-        import numpy
-
         specs = () if _is_open(self._compiled) else self._artifact.outputs
         outputs = {number: numpy.empty(spec.shape, spec.numpy_type) for number, spec in enumerate(specs)}
         return BoundRequest(self._compiled, outputs)

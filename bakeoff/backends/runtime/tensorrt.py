@@ -15,15 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import contract
 from .contract import Artifact, Loaded, Shape
 from .errors import BakeoffError, Unsupported, first_line
-
-if TYPE_CHECKING:
-    import tensorrt as trt
-    import torch
+from .lazily import torch, trt
 
 ENGINE, MANIFEST = "model.engine", "engine.json"
 """Files of an artefact: the engine, and the facts about it that it does not report itself."""
@@ -78,8 +75,6 @@ class Complaints:
 
 def logger_for(complaints: Complaints) -> trt.ILogger:
     """Return a logger that keeps TensorRT's errors, and sends errors and warnings to the process's log."""
-    import tensorrt as trt
-
     log = logging.getLogger("tensorrt")
 
     class Logger(trt.ILogger):
@@ -101,9 +96,6 @@ class Engine:
     MemoryError, with TensorRT's words, if it cannot be read."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        import tensorrt as trt
-        import torch
-
         self.manifest = Manifest.read(folder)
         self.device = torch.device(device)
         self.complaints = Complaints()
@@ -146,8 +138,6 @@ class Execution(contract.Execution):
     cannot read where they are get copied. Outputs are allocated once for inputs of one shape."""
 
     def __init__(self, engine: Engine) -> None:
-        import torch
-
         self._owner = engine
         self.context = engine.context()
         manifest = engine.manifest
@@ -175,8 +165,6 @@ class Execution(contract.Execution):
     def bind(self, tensors: Sequence[torch.Tensor]) -> None:
         """Bind inputs, on the current stream. Raise BakeoffError for a shape or a type that the engine does not
         take."""
-        import torch
-
         self._copied = []
         for (name, wanted), tensor in zip(self._inputs, tensors, strict=True):
             if wanted is None:
@@ -218,8 +206,6 @@ class Execution(contract.Execution):
 
     def _readable(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the tensor, or a copy that TensorRT can read. A copy keeps its address in later calls."""
-        import torch
-
         is_aligned = tensor.numel() and tensor.data_ptr() % ALIGNMENT == 0
         if tensor.dtype is dtype and tensor.is_contiguous() and is_aligned:
             return tensor
@@ -236,8 +222,6 @@ class Execution(contract.Execution):
 
     def _bind_outputs(self, shapes: tuple[Shape, ...]) -> None:
         """Bind outputs, whose shapes follow from those of the inputs if the engine leaves axes open."""
-        import torch
-
         if shapes not in self._allocated:
             buffers = []
             for name, fixed, dtype, _ in self._outputs:
@@ -291,8 +275,6 @@ class OnCuda(Loaded):
         return self._execution
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        import torch
-
         callers = torch.cuda.current_stream(self._engine.device)
         with self._own.ordered():
             self._execution.bind(inputs)
@@ -304,15 +286,12 @@ class OnCuda(Loaded):
 
 
 def current_stream_handle(device: torch.device) -> int:
-    import torch
+    import torch  # in each call that is timed
 
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def torch_type(dtype: trt.DataType) -> torch.dtype:
-    import tensorrt as trt
-    import torch
-
     types = {
         "FLOAT": torch.float32,
         "HALF": torch.float16,
