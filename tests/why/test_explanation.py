@@ -20,7 +20,7 @@ from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
 from bakeoff.records import report_file
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Ceilings, Interval, Record, Status, Work
+from bakeoff.records.schema import Ceilings, Cell, Interval, Record, Status, Work
 from bakeoff.reports import markdown
 from bakeoff.reports.command_answers import document
 from bakeoff.why import controller
@@ -311,56 +311,40 @@ def profile_of_classes(classes: dict[str, str], *parts: tuple[str, Kind, float])
     return CellProfile.model_validate({**known, "parts": made, "classes": classes})
 
 
-def test_each_suggestion_has_a_reason_in_the_profile() -> None:
-    convolving = profile_of_classes(
-        {"a": "Conv2d"}, ("mkldnn::_convolution", Kind.COMPUTE, 0.9), ("clone", Kind.COPY, 0.1)
-    )
-    found = suggestions(convolving, samples.cell("inductor"))
-    assert found["inductor/channels-last"] == "there are convolutions, and 10 % of the call is copies"
-    assert found["inductor/freezing"].startswith("90 % of the call is products and convolutions")
-    assert not any("cuda-graph" in name for name in found)  # there is no GPU
-    on_gpu = profile_of_classes({"a": "Linear"}, ("GPU idle", Kind.WAITING, 0.6), ("gemm", Kind.COMPUTE, 0.4))
-    assert "inductor/cuda-graph" in suggestions(on_gpu, samples.cell("inductor", device="cuda"))
-
-
-def test_cudnn_tries_out_algorithms_where_a_gpu_convolves() -> None:
-    convolving = profile_of_classes({"a": "Conv2d"}, ("convolution", Kind.COMPUTE, 1.0))
-    for backend in ("eager", "inductor"):
-        found = suggestions(convolving, samples.cell(backend, device="cuda"))
-        assert found[f"{backend}/cudnn-benchmark"].startswith("there are convolutions, for which cuDNN")
-
-
-def test_wrong_outputs_of_fused_half_precision_suggest_to_round_as_eager_does() -> None:
-    idle = profile_of_classes({}, ("fused", Kind.COMPUTE, 1.0))
-    for precision, is_wrong, tried in (
-        ("bf16", True, ["inductor/emulate-precision-casts"]),
-        ("bf16", False, []),
-        ("fp32", True, []),
-    ):
-        cell = samples.cell("inductor", precision=precision)
-        assert list(suggestions(idle, cell, is_wrong)) == tried
-    assert suggestions(idle, samples.cell("onnx"), is_wrong=True) == {}
-
-
-def test_batch_norms_of_eager_are_suggested_to_be_folded() -> None:
-    convolving = profile_of_classes(
+def test_suggestions_have_a_reason_in_the_profile_as_before() -> None:
+    """Rounding as eager does is suggested for wrong outputs in half precision alone, and no graph without a GPU."""
+    conv = profile_of_classes({"a": "Conv2d"}, ("mkldnn::_convolution", Kind.COMPUTE, 0.9), ("clone", Kind.COPY, 0.1))
+    norms = profile_of_classes(
         {"a": "Conv2d"}, ("aten::conv2d", Kind.COMPUTE, 0.8), ("aten::batch_norm", Kind.COMPUTE, 0.2)
     )
-    found = suggestions(convolving, samples.cell("eager"))
-    assert found["eager/folded-norms"].startswith("20 % of the call is batch norms")
-
-
-def test_unaligned_layers_and_steps_of_attention_are_suggested_where_they_take_time() -> None:
+    waiting = profile_of_classes({"a": "Linear"}, ("GPU idle", Kind.WAITING, 0.6), ("gemm", Kind.COMPUTE, 0.4))
     steps = profile_of_classes({}, ("aten::linear", Kind.COMPUTE, 0.8), ("aten::softmax", Kind.COMPUTE, 0.2))
-    assert suggestions(steps, samples.cell("eager")) == {}
     known = steps.model_copy(update={"unaligned": ["a"], "attention": "eager"})
-    found = suggestions(known, samples.cell("eager"))
-    assert found == {
-        "eager/padded-linears": "100 % of the call is linear layers whose outputs are no multiple of 64",
-        "eager/sdpa": "20 % of the call is steps of attention, which torch has as one operator",
-    }
-    elsewhere = known.model_copy(update={"unaligned": ["b"], "attention": "sdpa"})
-    assert suggestions(elsewhere, samples.cell("eager")) == {}
+    busy = profile_of_classes({}, ("Python and dispatch", Kind.FRAMEWORK, 0.5), ("relu", Kind.COMPUTE, 0.5))
+    idle = profile_of_classes({}, ("fused", Kind.COMPUTE, 1.0))
+    on_gpu = {name: samples.cell(name, device="cuda") for name in ("eager", "inductor")}
+    half = samples.cell("inductor", precision="bf16")
+    cases: dict[str, tuple[CellProfile, Cell, bool]] = {
+        "convolutions": (conv, samples.cell("inductor"), False),
+        **{f"convolutions of {name} on a GPU": (conv, cell, False) for name, cell in on_gpu.items()},
+        "a GPU that waits": (waiting, on_gpu["inductor"], False),
+        "wrong in bf16": (idle, half, True),
+        "right in bf16": (idle, half, False),
+        "wrong in fp32": (idle, samples.cell("inductor"), True),
+        "wrong in onnx": (idle, samples.cell("onnx"), True),
+        "batch norms": (norms, samples.cell("eager"), False),
+        "aligned layers": (steps, samples.cell("eager"), False),
+        "unaligned layers and steps of attention": (known, samples.cell("eager"), False),
+        "others that do not take the time": (
+            known.model_copy(update={"unaligned": ["b"], "attention": "sdpa"}), samples.cell("eager"), False
+        ),
+        "Python": (busy, samples.cell("eager"), False),
+    }  # fmt: skip
+    lines = []
+    for name, (profile, cell, is_wrong) in cases.items():
+        found = suggestions(profile, cell, is_wrong) or {"nothing": "to try"}
+        lines += [f"{name}, {configuration}: {why}" for configuration, why in found.items()]
+    same_as_golden("suggestions.txt", "\n".join(lines))
 
 
 def test_fewer_threads_are_tried_where_they_work_unevenly() -> None:
@@ -377,12 +361,6 @@ def test_a_contest_with_fewer_threads_is_reported_as_one_of_its_own() -> None:
 
     text = markdown.render(with_fewer_threads(contest(2.0), contest(1.0), 2))
     assert "a contest of its own" in text and "| eager | 2.0" in text and "| 2.00 |" in text
-
-
-def test_a_profile_that_speaks_for_nothing_suggests_nothing() -> None:
-    assert suggestions(profile_of_classes({"a": "ReLU"}, ("relu", Kind.COMPUTE, 1.0)), samples.cell("onnx")) == {}
-    busy = profile_of_classes({"a": "ReLU"}, ("Python and dispatch", Kind.FRAMEWORK, 0.5), ("relu", Kind.COMPUTE, 0.5))
-    assert list(suggestions(busy, samples.cell("eager"))) == ["inductor"]
 
 
 def test_the_contest_holds_the_cell_beside_what_was_suggested() -> None:
