@@ -436,7 +436,7 @@ def test_what_measures_can_be_planned(
     (request,) = given
     if any(word in command.text for word in ("exported", "gated", "hf:", "zoo")):
         return  # a backend or model of the page's own, or that is not installed here: reading the request is enough
-    assert plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    assert plan(request.but(devices=request.devices or ("cpu",)))
 
 
 @pytest.mark.parametrize("command", commands.ALL, ids=str)
