@@ -275,7 +275,7 @@ def test_an_interval_that_begins_below_the_axis_is_cut_off_there() -> None:
         best = contest.cells[0].record
         assert best.latency is not None
         interval = {"median_ci95_ms": Interval(low=low_ms, high=2.2)}
-        widened = best.but(latency=best.latency.but(**interval))
+        widened = best.model_copy(update={"latency": best.latency.model_copy(update=interval)})
         cells = (replace(contest.cells[0], record=widened), *contest.cells[1:])
         chart = rows.latency(replace(contest, cells=cells), Palette(records))
         assert chart is not None and chart.x.is_log
@@ -297,7 +297,9 @@ def palette_of(*labels: str, **colours: str) -> Palette:
     """Return the palette of records of these labels. Backends have their own colours, or the given ones."""
     cells = [cell(backend, mode or "default") for backend, _, mode in (label.partition("/") for label in labels)]
     records = [failed(one, Status.OOM, "") for one in cells]
-    return Palette(record.but(colour=colours.get(record.cell.backend, record.colour)) for record in records)
+    return Palette(
+        record.model_copy(update={"colour": colours.get(record.cell.backend, record.colour)}) for record in records
+    )
 
 
 LABELS = ["eager", "torchscript", "inductor", "inductor/a", "inductor/b", "onnx", "triton", "hotpath", "theirs"]

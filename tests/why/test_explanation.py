@@ -336,10 +336,12 @@ def test_suggestions_have_a_reason_in_the_profile_as_before() -> None:
         "aligned layers": (steps, samples.cell("eager"), False),
         "unaligned layers and steps of attention": (known, samples.cell("eager"), False),
         "others that do not take the time": (
-            known.but(unaligned=["b"], attention="sdpa"), samples.cell("eager"), False
+            known.but(unaligned=["b"], attention="sdpa"),
+            samples.cell("eager"),
+            False,
         ),
         "Python": (busy, samples.cell("eager"), False),
-    }  # fmt: skip
+    }
     lines = []
     for name, (profile, cell, is_wrong) in cases.items():
         found = suggestions(profile, cell, is_wrong) or {"nothing": "to try"}
