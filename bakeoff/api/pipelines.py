@@ -67,7 +67,7 @@ class PipelineResult(Result):
     @cached_property
     def answer(self) -> RunAnswer:
         """What `bakeoff --parts ... --json` prints: the whole pipeline, and in `parts` the answer of each part."""
-        return super().answer.model_copy(update={"parts": {name: result.answer for name, result in self.parts.items()}})
+        return super().answer.but(parts={name: result.answer for name, result in self.parts.items()})
 
     @cached_property
     def whole(self) -> ContestJudgement | None:
@@ -166,23 +166,20 @@ class WholeMeasured:
 
     def records(self, like: Record, began: datetime) -> list[Record]:
         """Return a record of each side, over the rounds that all of them shared."""
-        made, theirs = [], self.metrics.get(ORIGINAL)
-        for label, bursts in self.bursts.items():
-            if latency := summarise(bursts[: self.rounds]):
-                ours = self.metrics.get(label)
-                own = {
-                    "cell": like.cell.model_copy(update={"backend": label}),
-                    "bursts": bursts[: self.rounds],
-                    "latency": latency,
-                    "processes": [
-                        Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
-                    ],
-                    "started_at": began.isoformat(timespec="seconds"),
-                    "metrics": ours.beside(theirs) if ours and theirs else ours,
-                    "reference_metrics": theirs,
-                }
-                made.append(like.model_copy(update=own))
-        return made
+        theirs = self.metrics.get(ORIGINAL)
+        return [
+            like.but(
+                cell=like.cell.but(backend=label),
+                bursts=bursts[: self.rounds],
+                latency=latency,
+                processes=[Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)],
+                started_at=began.isoformat(timespec="seconds"),
+                metrics=ours.beside(theirs) if (ours := self.metrics.get(label)) and theirs else ours,
+                reference_metrics=theirs,
+            )
+            for label, bursts in self.bursts.items()
+            if (latency := summarise(bursts[: self.rounds]))
+        ]
 
 
 @dataclass
@@ -274,23 +271,21 @@ def compare_parts(
         if was_interrupted:
             notes.append(_what_is_missing(parts, results, chosen.whole, evaluates=function is not None))
         made = records()
-        report = run.report.model_copy(
-            update={
-                "run_id": folder.name,
-                "created_at": began.isoformat(timespec="seconds"),
-                "planned": len(made) or 2,
-                "complete": run.complete and not was_interrupted,
-                "command": "",
-                "request": {
-                    **run.report.request,
-                    "require": str(required),
-                    **({"precision": [Precision.FP32]} if is_in_fp32 else {}),
-                },
-                "records": made,
-                "verdicts": [],
-                "notes": notes,
-                "elapsed_s": (datetime.now(UTC) - began).total_seconds(),
-            }
+        report = run.report.but(
+            run_id=folder.name,
+            created_at=began.isoformat(timespec="seconds"),
+            planned=len(made) or 2,
+            complete=run.complete and not was_interrupted,
+            command="",
+            request={
+                **run.report.request,
+                "require": str(required),
+                **({"precision": [Precision.FP32]} if is_in_fp32 else {}),
+            },
+            records=made,
+            verdicts=[],
+            notes=notes,
+            elapsed_s=(datetime.now(UTC) - began).total_seconds(),
         )
         writer.write(report, folder)
         return PipelineResult(result_at(folder).report, folder, results)
@@ -309,8 +304,8 @@ def results_of_parts(run: Result) -> dict[str, Result]:
         count = len(
             {*(cell_id for cell_id in planned if cell_id.startswith(begin)), *(record.cell.id for record in records)}
         )
-        own = {"records": records, "planned": count, "complete": len(ended) == count, "verdicts": []}
-        results[model.removeprefix(LIVE)] = Result(run.report.model_copy(update=own), run.folder)
+        report = run.report.but(records=records, planned=count, complete=len(ended) == count, verdicts=[])
+        results[model.removeprefix(LIVE)] = Result(report, run.folder)
     return results
 
 
@@ -339,7 +334,7 @@ def cells_to_ship(result: Result) -> list[str]:
 
 def _in_fp32(result: Result) -> Result:
     records = [record for record in result.report.records if record.cell.precision is Precision.FP32]
-    return Result(result.report.model_copy(update={"records": records}), result.folder) if records else result
+    return Result(result.report.but(records=records), result.folder) if records else result
 
 
 def _may_lose_less(in_fp32: Mapping[str, Result], results: Mapping[str, Result]) -> bool:
@@ -412,7 +407,7 @@ def _sides(winners: Winners) -> dict[str, Winners]:
 
 def _of_whole(like: Record, pipeline: object) -> Record:
     own = {"model": f"pipeline:{type(pipeline).__name__}", "dimensions": {}, "mode": "default"}
-    return Record(cell=like.cell.model_copy(update={**own, "recorded": None, "compared": ()}), status=Status.OK)
+    return Record(cell=like.cell.but(**own, recorded=None, compared=()), status=Status.OK)
 
 
 def _note(name: str, result: Result, is_placed: bool, reason: str, was_interrupted: bool) -> str:

@@ -35,12 +35,9 @@ class Acceptance:
             kind, required = AcceptedByMetric, self.required.of_metrics()
         doubts = [doubt for doubt in record.doubts if doubt is not before]
         if kind is None:
-            changed = {"status": Status.INCORRECT, "reason": failure.sentence, "failure": failure}
-            return record.model_copy(update=changed | {"doubts": doubts})
+            return record.but(status=Status.INCORRECT, reason=failure.sentence, failure=failure, doubts=doubts)
         doubt = kind(required=str(required), relative_rmse=accuracy.relative_rmse, failure=failure)
-        return record.model_copy(
-            update={"status": Status.OK, "reason": "", "failure": None, "doubts": [*doubts, doubt]}
-        )
+        return record.but(status=Status.OK, reason="", failure=None, doubts=[*doubts, doubt])
 
     def _allows(self, accuracy: Accuracy) -> bool:
         limits = self.limits.items

@@ -87,10 +87,8 @@ def grouped_alike(reports: Sequence[Report]) -> list[Report]:
     apart = []
     for report in reports:
         records = [
-            record.model_copy(update={"cell": record.cell.model_copy(update={"compared": ()})})
-            if record.cell.contest_id in differing
-            else record
+            record.but(cell=record.cell.but(compared=())) if record.cell.contest_id in differing else record
             for record in report.records
         ]
-        apart.append(report.model_copy(update={"records": records}))
+        apart.append(report.but(records=records))
     return apart

@@ -119,7 +119,7 @@ class CallsScore(Score):
         ends = _ends(ours, theirs, steady)
         totals = ends and [their_end.total_s(self.calls) / our_end.total_s(self.calls) for our_end, their_end in ends]
         interval = Interval(low=totals[0], high=totals[1]) if totals else None
-        return steady.model_copy(update={"value": self.value(slow) / self.value(fast), "ci95": interval})
+        return steady.but(value=self.value(slow) / self.value(fast), ci95=interval)
 
     def is_beaten(self, fast: str, slow: str) -> bool:
         """Return False if the total of the second cell may be within a tie of the first one's, at the ends of the
@@ -293,7 +293,7 @@ def _believed(steady: Ratio, confidence: float) -> Ratio:
         return steady
     # the steady latencies may be equal, so that a winner must win by its start
     interval = interval_at(steady, confidence) if decision.is_over_processes(steady) else steady.ci95
-    return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
+    return steady.but(ci95=Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0)))
 
 
 def _unseen(ratio: Ratio) -> float:

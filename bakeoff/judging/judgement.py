@@ -132,4 +132,4 @@ def judged_anew(
         limits = parse_limits_on_errors(str(request.get("accept") or ""))
         acceptance = Acceptance(limits, Requirements.parse(str(request.get("require") or "")))
         records = [acceptance.applied_to(record) for record in records]
-    return report.model_copy(update={"request": request, "records": records, "command": command})
+    return report.but(request=request, records=records, command=command)

@@ -107,5 +107,5 @@ def _file_of(contest: ContestJudgement) -> tuple[object, ...]:
     """Return what the contests of all sizes in one file of recorded calls share."""
     cell, recorded = contest.cell, contest.cell.recorded
     others = {name: value for name, value in cell.dimensions.items() if name != CALL}
-    same = cell.model_copy(update={"dimensions": others, "backend": "", "mode": "", "recorded": None})
+    same = cell.but(dimensions=others, backend="", mode="", recorded=None)
     return (same.contest_id, recorded and (recorded.file, recorded.of_calls), contest.run_id)

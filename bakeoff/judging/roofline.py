@@ -53,13 +53,13 @@ def named_by_work(reports: Sequence[Report]) -> list[Report]:
         if (key := _on_any_device(cell)) not in differing or key not in flops_of:
             return record
         model = f"{cell.model} ({flops_of[key]:,} FLOP)"
-        return record.model_copy(update={"cell": cell.model_copy(update={"model": model})})
+        return record.but(cell=cell.but(model=model))
 
     return [
-        report.model_copy(update={"records": [named(record, flops_of) for record in report.records]})
+        report.but(records=[named(record, flops_of) for record in report.records])
         for report, flops_of in zip(reports, own, strict=True)
     ]
 
 
 def _on_any_device(cell: Cell) -> str:
-    return cell.model_copy(update={"device": CPU}).contest_id
+    return cell.but(device=CPU).contest_id

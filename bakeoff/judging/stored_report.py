@@ -16,11 +16,7 @@ def report_of(store: Store) -> Report:
     by_id = {record.cell.id: record for record in measured}
     if len(by_id) < len(store.planned):
         by_id = {record.cell.id: record for record in store.ahead()} | by_id
-    records = [
-        by_id[cell_id].model_copy(update={"is_in_part": not store.has(cell_id)})
-        for cell_id in store.planned
-        if cell_id in by_id
-    ]
+    records = [by_id[cell_id].but(is_in_part=not store.has(cell_id)) for cell_id in store.planned if cell_id in by_id]
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
@@ -32,14 +28,14 @@ def report_of(store: Store) -> Report:
         planned=len(store.planned),
         command=store.command,
         request=store.request(),
-        environment=captured.model_copy(update={"own_variables": store.own_variables()}),
+        environment=captured.but(own_variables=store.own_variables()),
         own_files=store.own_files(),
         weights={contest_id: origin.weights for contest_id, origin in store.origins().items() if origin.weights},
         records=records,
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
-    return fitted_report(report.model_copy(update={"last_verdicts": last_verdicts(store.root, report)}))
+    return fitted_report(report.but(last_verdicts=last_verdicts(store.root, report)))
 
 
 def is_complete(store: Store) -> bool:
@@ -75,7 +71,7 @@ def last_verdicts(root: Path, report: Report) -> list[Verdict]:
             continue
         if last.created_at < report.created_at and _is_alike(last, report):
             these = [verdict for verdict in last.verdicts if verdict.contest_id in missing]
-            verdicts += [verdict.model_copy(update={"run_id": last.run_id}) for verdict in these]
+            verdicts += [verdict.but(run_id=last.run_id) for verdict in these]
             missing -= {verdict.contest_id for verdict in these}
         if not missing:
             break

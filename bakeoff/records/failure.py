@@ -36,13 +36,13 @@ class Failure(Frozen):
 
     @property
     def on_full_disk(self) -> Self:
-        return self.model_copy(update={"kind": DISK_FULL, "text": f"{self.text}: a disk is full, make room"})
+        return self.but(kind=DISK_FULL, text=f"{self.text}: a disk is full, make room")
 
     @property
     def of_memory(self) -> Self:
         """The same failure, where memory was short, with what needs less of it."""
-        return self.model_copy(update={"text": f"{self.text}: smaller inputs or a narrower --precision need less"})
+        return self.but(text=f"{self.text}: smaller inputs or a narrower --precision need less")
 
     def within(self, text: str) -> Self:
         """Return it with `text` before its own: what it made impossible."""
-        return self.model_copy(update={"text": f"{text}: {self.text}"})
+        return self.but(text=f"{text}: {self.text}")

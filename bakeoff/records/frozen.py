@@ -14,3 +14,7 @@ class Frozen(BaseModel):
     def of(cls, source: object, **others: Any) -> Self:
         """Return one with these fields, and for each other field the attribute of `source` that has its name."""
         return cls(**{name: getattr(source, name) for name in cls.model_fields if name not in others}, **others)
+
+    def but(self, **changes: Any) -> Self:
+        """Return the same with these fields, which are not validated."""
+        return self.model_copy(update=changes)

@@ -61,4 +61,4 @@ class Metrics(Frozen):
                 problem = f"evaluate returned {metric.samples:,} scores of {name}, and for the reference {theirs}"
         if not problem:
             return self
-        return self.model_copy(update={"values": {}, "failure": Failure(kind="other metrics", text=problem)})
+        return self.but(values={}, failure=Failure(kind="other metrics", text=problem))

@@ -66,8 +66,8 @@ def read(path: Path, with_samples: bool = True) -> Report:
         raise UsageError(f"{file} is not a valid report: {field}: {first_line(first['msg'])}") from None
     if with_samples:
         return report
-    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
-    return report.model_copy(update={"records": light})
+    light = [record.but(bursts=[], log_tail="") for record in report.records]
+    return report.but(records=light)
 
 
 def to_json(report: Report) -> str:

@@ -142,24 +142,24 @@ class Cell(Frozen):
     @property
     def own_build_label(self) -> str:
         """The label of the same configuration built for one size, which a dynamic build is compared with."""
-        return self.model_copy(update={"dynamic": {}}).label
+        return self.but(dynamic={}).label
 
     @property
     def as_built(self) -> Cell:
         """The cell with the dimensions that its build is made with. A dynamic build has one size for all."""
         sizes = {name: sizes.built_at for name, sizes in self.dynamic.items()}
-        return self.model_copy(update={"dimensions": self.dimensions | sizes}) if sizes else self
+        return self.but(dimensions=self.dimensions | sizes) if sizes else self
 
     @property
     def build_id(self) -> str:
         """A stable slug of what is built for the cell. Cells that share a dynamic build have the same one."""
         spans = {name: f"{sizes.low}-{sizes.high}" for name, sizes in self.dynamic.items()}
-        return self.model_copy(update={"dimensions": self.dimensions | spans}).id
+        return self.but(dimensions=self.dimensions | spans).id
 
     @property
     def range_id(self) -> str:
         """A stable slug of what is measured over a range of sizes, by whichever backend in any environment."""
-        return self.model_copy(update={"backend": "", "mode": "default", "environment": ""}).build_id
+        return self.but(backend="", mode="default", environment="").build_id
 
     @property
     def is_onnx_file(self) -> bool:

@@ -64,9 +64,9 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_throughput(),
         *_floor(),
         *_speed(contests),
-        Column("over its own build", _OVER_OWN_BUILD(lambda it: it.value), "x", number_format.ratio,
+        Column("over its own build", _OVER_OWN_BUILD(lambda it: it.value), "x",
                interval=_OVER_OWN_BUILD(lambda it: it.ci95), surfaces=Surface.MARKDOWN | Surface.PAGE,
-               csv="over_own_build", csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high")),
+               csv="over_own_build", csv_interval="over_own_build_ci95_{}"),
         *_build(),
         csv_field("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None),
         *_memory(records),
@@ -94,10 +94,8 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
     return [
         Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True,
                link=lambda contest: anchor_of.get(id(contest), "")),
-        Column("best", lambda contest: named(contest.answer), write=one_line, is_text=True,
-               surfaces=~Surface.TERMINAL),
-        Column("best", lambda contest: f"→ {one_line(named(contest.answer))}", is_text=True,
-               surfaces=Surface.TERMINAL),
+        Column("best", lambda contest: named(contest.answer), write=one_line, is_text=True, surfaces=~Surface.TERMINAL),
+        Column("best", lambda contest: f"→ {one_line(named(contest.answer))}", is_text=True, surfaces=Surface.TERMINAL),
         Column("measured", lambda contest: contest.answer.value, text=headline.value),
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=lambda contest: gain(contest.answer)),
@@ -160,13 +158,12 @@ def _latency() -> list[Column[CellJudgement]]:
         return Column(heading, value, "ms", text=text, surfaces=surfaces, details=group, csv=csv)
 
     return [
-        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
+        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms",
                interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
-               details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
-        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
-        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", number_format.milliseconds,
-               details=group, csv="std_ms"),
-        Column("least", _LATENCY(lambda it: it.min_ms), "ms", number_format.milliseconds, details=group, csv="min_ms"),
+               details=group, csv="median_ms", csv_interval="median_ci95_{}_ms"),
+        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", details=group, csv="mean_ms"),
+        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", details=group, csv="std_ms"),
+        Column("least", _LATENCY(lambda it: it.min_ms), "ms", details=group, csv="min_ms"),
         percentile("p90", "p90_ms", lambda latency: latency.p90_ms),
         percentile("p95", "p95_ms", lambda latency: latency.p95_ms),
         percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Surface.MARKDOWN | Surface.PAGE),
@@ -192,10 +189,9 @@ def _throughput() -> list[Column[CellJudgement]]:
         return f"{number_format.rate(ends.low)} to {number_format.rate(ends.high)}" if ends else NONE
 
     return [
-        Column("throughput", calls_per_s, "calls/s", number_format.rate, text=text_of(calls_per_s),
+        Column("throughput", calls_per_s, "calls/s", text=text_of(calls_per_s),
                surfaces=Surface.ALL, terminal_heading="calls/s", spare=6, details=group, csv="throughput_calls_per_s"),
-        Column("throughput", samples_per_s, "samples/s", number_format.rate, text=text_of(samples_per_s),
-               surfaces=~Surface.SHORT,
+        Column("throughput", samples_per_s, "samples/s", text=text_of(samples_per_s), surfaces=~Surface.SHORT,
                terminal_heading="samples/s", spare=8, details=group, csv="throughput_samples_per_s"),
         Column("slowest and fastest block", _THROUGHPUT(lambda it: it.range_per_s.low if it.range_per_s else None),
                "calls/s", text=of_blocks, details=group),
@@ -205,7 +201,7 @@ def _throughput() -> list[Column[CellJudgement]]:
 def _floor() -> list[Column[CellJudgement]]:
     share = _ROOFLINE(lambda it: it.share)
     return [
-        Column("of floor", share, "%", number_format.percent, surfaces=~Surface.SHORT, spare=7, csv="floor_share"),
+        Column("of floor", share, "%", surfaces=~Surface.SHORT, spare=7, csv="floor_share"),
         Column("achieved", share, text=lambda row: number_format.achieved_rate(row.record), surfaces=~Surface.SHORT,
                terminal_heading="rate", spare=9),
         csv_field("floor_ms", _ROOFLINE(lambda it: it.floor_ms)),
@@ -236,13 +232,11 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         return number_format.ratio(ratio.value)
 
     return [
-        Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}", number_format.ratio,
-               text=speedup, interval=_SPEEDUP(lambda it: it.ci95),
-               terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup",
-               csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
+        Column("speed-up", _SPEEDUP(lambda it: it.value), f"x {one_line(baselines, 20)}", text=speedup,
+               interval=_SPEEDUP(lambda it: it.ci95), terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
+               csv="speedup", csv_interval="speedup_ci95_{}"),
         csv_field("speedup_paired", _SPEEDUP(lambda it: it.paired)),
-        Column("break-even", pays_from, "calls", number_format.count,
-               text=lambda row: number_format.break_even(pays(row)),
+        Column("break-even", pays_from, "calls", text=lambda row: number_format.break_even(pays(row)),
                interval=lambda row: number_format.break_even_ends(pays(row)), details="Costs", csv="break_even_calls"),
         csv_field("break_even_established", is_established),
     ]  # fmt: skip
@@ -262,17 +256,15 @@ def _energy(row: CellJudgement) -> str:
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
-        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", number_format.milliseconds, details=group,
-               csv="device_median_ms"),
-        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", number_format.milliseconds, note=_kernels,
+        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", details=group, csv="device_median_ms"),
+        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", note=_kernels,
                details=group, csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                interval=_ENERGY(lambda it: it.ci95 if it.resolved_j is not None else None), note=_energy,
                surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="joules_per_call",
-               csv_interval=("joules_per_call_ci95_low", "joules_per_call_ci95_high")),
-        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
-        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", number_format.seconds,
-               details=group),
+               csv_interval="joules_per_call_ci95_{}"),
+        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", note=_warm_up, details=group),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", details=group),
     ]  # fmt: skip
 
 
@@ -308,12 +300,12 @@ def _build() -> list[Column[CellJudgement]]:
 
     return [
         *(csv_field(f"{name}_s", phase(name)) for name in ("export", "compile", "load", "capture")),
-        Column("build", build_s, "s", number_format.seconds, note=_phases, spare=2, csv="build_s"),
-        Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
+        Column("build", build_s, "s", note=_phases, spare=2, csv="build_s"),
+        Column("first call", lambda row: row.record.first_call_s, "s",
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, spare=4, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
                text=shortest_to_longest, details="Costs"),
-        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds,
+        Column("build, warm", _WARM_START(lambda it: it.build_s), "s",
                surfaces=Surface.MARKDOWN, details="Costs", csv="warm_build_s"),
         csv_field("warm_first_answer_s", _WARM_START(lambda it: it.first_answer_s)),
     ]  # fmt: skip
@@ -339,16 +331,16 @@ def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
     group = "Memory"
     return [
         Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
-               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
+               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB",
                note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "", spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
-        Column("peak resident", _MEMORY(lambda it: it.peak_resident_bytes), "MiB", number_format.mebibytes,
+        Column("peak resident", _MEMORY(lambda it: it.peak_resident_bytes), "MiB",
                details=group, csv="peak_resident_bytes"),
-        Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB", number_format.mebibytes,
+        Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB",
                surfaces=Surface.MARKDOWN, details=group, csv="engine_resident_bytes"),
-        Column("peak on the device", _MEMORY(lambda it: it.peak_device_bytes), "MiB", number_format.mebibytes,
+        Column("peak on the device", _MEMORY(lambda it: it.peak_device_bytes), "MiB",
                details=group, csv="peak_device_bytes"),
-        Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
+        Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB",
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
@@ -397,8 +389,7 @@ def _metrics(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]
                                     text=lambda row: "none" if _metrics_failure(row) else NONE,
                                     details="Metrics")  # fmt: skip
         return [why] if has_failed else []
-    took = Column("evaluate took", _EVALUATED(lambda it: it.seconds), "s", number_format.seconds, details="Metrics",
-                  csv="evaluate_s")  # fmt: skip
+    took = Column("evaluate took", _EVALUATED(lambda it: it.seconds), "s", details="Metrics", csv="evaluate_s")
     return [*(column for name in names for column in _of_metric(name)), took]
 
 
@@ -432,8 +423,7 @@ def _of_metric(name: str) -> list[Column[CellJudgement]]:
                csv=f"metric_{name}"),
         Column(f"change of {name}", change, write=number_format.change, interval=ends,
                note=lambda row: flips(row) or "", is_bad=is_worse, surfaces=surfaces, details=group,
-               csv=f"metric_{name}_change",
-               csv_interval=(f"metric_{name}_change_ci95_low", f"metric_{name}_change_ci95_high")),
+               csv=f"metric_{name}_change", csv_interval=f"metric_{name}_change_ci95_{{}}"),
         Column(f"{name} of the reference", metric(lambda it: it.reference),
                write=number_format.metric, details=group, csv=f"metric_{name}_reference"),
     ]  # fmt: skip

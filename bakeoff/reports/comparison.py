@@ -23,7 +23,7 @@ from bakeoff.reports.cell_details import log_and_command
 from bakeoff.reports.charts import Palette
 from bakeoff.reports.charts.chart import Charts
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Column, Raw, Table, text_table
+from bakeoff.reports.tables import WRITTEN, Column, Raw, Table, text_table
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
@@ -52,15 +52,16 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         CELL,
         Column("contest", lambda change: change.cell.title, is_text=True,
                surfaces=Surface.NONE if is_one_contest else Surface.MARKDOWN),
-        Column("base", lambda change: median_ms(change.base), "ms", number_format.milliseconds, spare=2),
-        Column("new", lambda change: median_ms(change.new), "ms", number_format.milliseconds, spare=1),
+        Column("base", lambda change: median_ms(change.base), "ms", spare=2),
+        Column("new", lambda change: median_ms(change.new), "ms", spare=1),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
-        _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None,
+        _between("build", "s", lambda record: record.build_s if record.phases else None,
                  lambda record: " (from the cache)" if record.built_at else ""),
-        _between("peak memory", "MiB", number_format.mebibytes, lambda record: record.peak_bytes),
-        _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
+        _between("peak memory", "MiB", lambda record: record.peak_bytes),
+        _between("relative RMSE", "", lambda r: r.accuracy.relative_rmse if r.accuracy else None,
+                 write=number_format.error),
         Column("what else differs", lambda change: "; ".join(map(str, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
@@ -89,16 +90,17 @@ def _metric(name: str) -> Column[CellChange]:
 def _between(
     heading: str,
     unit: str,
-    write: Callable[[Any], str],
     read: Callable[[Record], Raw],
     mark: Callable[[Record], str] = lambda record: "",
+    write: Callable[[Any], str] | None = None,
 ) -> Column[CellChange]:
     """Return a column of `0.9 → 1.2`, or of one number where both runs have the same; the page sorts by the new one.
     `mark` says what a number of a record has of its own."""
 
     def text(change: CellChange) -> str:
         sides = [(record, read(record)) if record else (None, None) for record in (change.base, change.new)]
-        base, new = (write(value) + mark(record) if record and value is not None else NONE for record, value in sides)
+        spell = write or WRITTEN[unit]
+        base, new = (spell(value) + mark(record) if record and value is not None else NONE for record, value in sides)
         return new if base == new else f"{base} → {new}"
 
     return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,

@@ -58,7 +58,7 @@ def write_and_print(
     kept = [
         record if (folder / record.artifact).exists() else writer.without_artifact(record) for record in report.records
     ]
-    judgement = judge(report.model_copy(update={"records": kept}))
+    judgement = judge(report.but(records=kept))
     with contextlib.ExitStack() as written:
         if is_kept:
             written.callback(writer.render, judgement, folder)  # `| head` may close the pipe before all is printed

@@ -5,7 +5,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES, MARGIN
 from bakeoff.judging.end_to_end import EndToEnd
 from bakeoff.records.text import percent, spell_ms
-from bakeoff.reports import answers, number_format
+from bakeoff.reports import answers
 from bakeoff.reports.tables import Column, Table
 
 
@@ -49,7 +49,7 @@ def table(judged: EndToEnd) -> Table[Row]:
     columns: list[Column[Row]] = [
         Column("backend", lambda row: row.label, is_text=True, is_label=True),
         Column("rank", lambda row: row.rank),
-        Column("a request", lambda row: row.value, "ms", number_format.milliseconds, interval=lambda row: row.interval),
-        Column(f"over {judged.answer.baseline or 'the baseline'}", answers.speedup, "x", number_format.ratio),
+        Column("a request", lambda row: row.value, "ms", interval=lambda row: row.interval),
+        Column(f"over {judged.answer.baseline or 'the baseline'}", answers.speedup, "x"),
     ]
     return Table(columns, judged.answer.rows, "Whole requests: before, the model and after")

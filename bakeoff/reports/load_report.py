@@ -10,7 +10,7 @@ from bakeoff.judging.optional_field import OptionalField
 from bakeoff.judging.under_load import LoadJudgement
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.records.text import counted, listed, to_go_on
-from bakeoff.reports import answers, number_format
+from bakeoff.reports import answers
 from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Column, Table, text_table
 
@@ -32,20 +32,15 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
         Column("place", lambda cell: cell.place, spare=4, csv="place_in_precision"),
         Column("backend", lambda cell: cell.label, is_text=True, is_label=True, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
-               number_format.rate if is_rate else number_format.milliseconds, interval=lambda cell: cell.interval,
-               csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
-        Column("rate of the soak", _SOAK(lambda it: it.rate if is_rate else None), "1/s", number_format.rate,
-               csv="soak_requests_per_s"),
-        Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", number_format.milliseconds, spare=1,
-               csv="soak_p50_ms"),
-        Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms", number_format.milliseconds,
-               csv="soak_percentile_ms"),
+               interval=lambda cell: cell.interval, csv="requests_per_s" if is_rate else "median_ms",
+               csv_interval="ci95_{}"),
+        Column("rate of the soak", _SOAK(lambda it: it.rate if is_rate else None), "1/s", csv="soak_requests_per_s"),
+        Column("median over the soak", _SOAK(lambda it: it.p50_ms), "ms", spare=1, csv="soak_p50_ms"),
+        Column(f"{of} over the soak", _SOAK(lambda it: it.objective_ms or it.p99_ms), "ms", csv="soak_percentile_ms"),
         Column("drift", _SOAK(lambda it: it.drift), "%", lambda share: f"{100 * share:+.1f}", spare=6,
                csv="soak_drift"),
-        Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", number_format.mebibytes, spare=2,
-               csv="resident_bytes"),
-        Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", number_format.mebibytes, spare=5,
-               csv="device_bytes"),
+        Column("memory", _SOAK(lambda it: it.resident_bytes), "MiB", spare=2, csv="resident_bytes"),
+        Column("device memory", _SOAK(lambda it: it.device_bytes), "MiB", spare=5, csv="device_bytes"),
         Column("energy of a million", _SOAK(lambda it: it.joules_per_million), "Wh",
                lambda joules: f"{joules / WATT_HOUR_J:.3g}", csv="joules_per_million"),
         Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",

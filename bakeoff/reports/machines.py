@@ -78,7 +78,7 @@ _COLUMNS = [
     Column[Offer]("machine", lambda offer: offer.machine, is_text=True),
     Column[Offer]("device", lambda offer: offer.contest.cell.device, is_text=True),
     Column[Offer]("fastest", lambda offer: f"{candidates(offer)} ({certainty(offer)})", is_text=True),
-    Column[Offer]("median", lambda offer: offer.latency.median_ms, "ms", number_format.milliseconds,
+    Column[Offer]("median", lambda offer: offer.latency.median_ms, "ms",
                   interval=lambda offer: offer.latency.median_ci95_ms),
     Column[Offer]("rate", lambda offer: offer.calls_per_s, "calls/s",
                   text=lambda offer: number_format.rate_at_least(offer.calls_per_s, offer.is_lower_bound)),

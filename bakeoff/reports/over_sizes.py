@@ -43,8 +43,8 @@ def of_range(dynamic_range: DynamicRange) -> OverSizes:
     columns = [
         Column[DynamicBuild]("backend", lambda build: build.configuration, write=one_line, is_text=True),
         *points,
-        Column("built once", lambda build: build.build_s, "s", number_format.seconds),
-        Column(f"built for each of {len(points)}", lambda build: build.builds_s, "s", number_format.seconds),
+        Column("built once", lambda build: build.build_s, "s"),
+        Column(f"built for each of {len(points)}", lambda build: build.builds_s, "s"),
         Column("recompiled", lambda build: len(build.recompiled) if build.build_s is not None else None,
                note=lambda build: one_line("; ".join(dict.fromkeys(build.recompiled)), REASON_LIMIT),
                is_bad=lambda build: bool(build.recompiled)),
@@ -127,12 +127,12 @@ def of_mix(mix: Mix) -> OverSizes:
     finding = answers.sentence(mix.answer, mean, answers.how_sure(mix.answer))
     columns: list[Column[MixRow]] = [
         Column("backend", lambda row: row.label, write=one_line, is_text=True, is_label=True),
-        Column("mean", lambda row: row.value, "ms", number_format.milliseconds, interval=lambda row: row.interval),
+        Column("mean", lambda row: row.value, "ms", interval=lambda row: row.interval),
         Column(f"x {mix.answer.baseline}", answers.speedup, write=number_format.ratio, interval=answers.speedup_ends),
         *(Column(f"{size.name} ({percent(size.weight)})", partial(_latency, place=place), "ms",
                  text=partial(_text, place=place))
           for place, size in enumerate(mix.sizes)),
-        Column("built", lambda row: row.build_s, "s", number_format.seconds),
+        Column("built", lambda row: row.build_s, "s"),
         Column("not ranked", lambda row: why_not(row, mix) or None, write=partial(one_line, limit=REASON_LIMIT),
                is_text=True),
     ]  # fmt: skip

@@ -354,7 +354,7 @@ def _why_latency(change: CellChange) -> str:
 
 def with_verdicts(judgement: Judgement) -> Report:
     verdicts = [stored_verdict(contest) for contest in judgement.contests]
-    return judgement.report.model_copy(update={"verdicts": verdicts})
+    return judgement.report.but(verdicts=verdicts)
 
 
 def ratio(ratio: Ratio) -> str:
@@ -372,7 +372,7 @@ def sweep_title(sweep: Sweep) -> str:
 
 def title_without(dimensions: Collection[str], cell: Cell) -> str:
     kept = {name: value for name, value in cell.dimensions.items() if name not in dimensions}
-    return cell.model_copy(update={"dimensions": kept}).title
+    return cell.but(dimensions=kept).title
 
 
 def sweep_finding(sweep: Sweep) -> str:

@@ -1,6 +1,6 @@
 """Says what it takes to start: who answers first, the table, what the numbers mean, and the answer as JSON."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from bakeoff.judging.constraints import is_bytes
@@ -142,15 +142,13 @@ def columns_of(brief: bool = False) -> list[Column[JudgedStart]]:
     alone = Surface.NONE if brief else Surface.ALL
 
     def quantity(heading: str, name: str, surfaces: Surface = Surface.ALL, spare: int = 0) -> Column[JudgedStart]:
-        unit, write = ("MiB", number_format.mebibytes) if is_bytes(name) else ("s", number_format.seconds)
-        write_any: Callable[..., str] = write
-        return Column(heading, lambda cell: cell.quantity(name), unit, write_any, surfaces=surfaces, spare=spare)
+        unit = "MiB" if is_bytes(name) else "s"
+        return Column(heading, lambda cell: cell.quantity(name), unit, surfaces=surfaces, spare=spare)
 
     return [
         Column("backend", lambda cell: cell.label, is_text=True, is_label=True,
                note=lambda cell: "not as required" if cell.unmet else ""),
-        Column("first answer after", lambda cell: cell.value, "s", number_format.seconds,
-               interval=lambda cell: cell.interval),
+        Column("first answer after", lambda cell: cell.value, "s", interval=lambda cell: cell.interval),
         quantity("interpreter", "interpreter_s", alone),
         quantity("imports", "imports_s"),
         quantity("load", "load_s"),

@@ -141,22 +141,22 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
         csv_field("cannot_run", lambda row: row.cannot_run),
         csv_field("not_reached", lambda row: row.not_reached),
         csv_field("pass_rate", lambda row: row.passed / row.asked if row.asked else None),
-        Column("mean speed-up", means(lambda it: it.speedup), over, number_format.ratio, note=reach,
+        Column("mean speed-up", means(lambda it: it.speedup), over, note=reach,
                terminal_heading=f"mean {unbroken}", csv="geometric_mean_speedup"),
         csv_field("lowest_speedup", means(lambda it: it.lowest)),
         csv_field("highest_speedup", means(lambda it: it.highest)),
         Column("wins", lambda row: row.wins, csv="wins"),
         Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
                terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
-        Column("median build", means(lambda it: it.build_s), "s", number_format.seconds, csv="median_build_s"),
-        Column("peak memory", means(lambda it: it.memory), over, number_format.ratio,
+        Column("median build", means(lambda it: it.build_s), "s", csv="median_build_s"),
+        Column("peak memory", means(lambda it: it.memory), over,
                terminal_heading=f"memory {unbroken}", csv="geometric_mean_memory"),
         *(csv_field(f"profile_{tau:g}", _share(tau)) for tau in TAUS),
     ]  # fmt: skip
 
 
 def profile_columns() -> list[Column[SuiteRow]]:
-    return [LABEL, *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent) for tau in TAUS)]
+    return [LABEL, *(Column(f"{tau:g}x", _share(tau), "%") for tau in TAUS)]
 
 
 def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:

@@ -15,6 +15,17 @@ from bakeoff.reports.number_format import NONE
 T = TypeVar("T")
 Raw = str | int | float | bool | None
 
+WRITTEN: dict[str, Callable[[Any], str]] = {
+    "ms": number_format.milliseconds,
+    "s": number_format.seconds,
+    "MiB": number_format.mebibytes,
+    "%": number_format.percent,
+    "x": number_format.ratio,
+    **dict.fromkeys(("calls", "tokens"), number_format.count),
+    **dict.fromkeys(("1/s", "calls/s", "samples/s", "tokens/s"), number_format.rate),
+}
+"""How a value of a unit is written. What follows the first word of a column's unit only says of what it is."""
+
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
@@ -23,7 +34,7 @@ class Column(Generic[T]):
     heading: str
     value: Callable[[T], Raw]  # unrounded, in the unit of the CSV; the page sorts by it; None: not known
     unit: str = ""
-    write: Callable[[Any], str] = str  # writes a value, and both ends of its interval
+    write: Callable[[Any], str] | None = None  # writes a value, and both ends of its interval; None: as its unit asks
     text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not say enough
     interval: Callable[[T], Interval | None] | None = None
     note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
@@ -37,24 +48,27 @@ class Column(Generic[T]):
     spare: int = 0  # a table without room leaves out the column with the highest number first
     details: str = ""  # the group that shows it in the details of a cell
     csv: str = ""  # its name there
-    csv_interval: tuple[str, str] | None = None
+    csv_interval: str = ""  # the names of both ends there, with `{}` for `low` and `high`
 
     @property
     def on(self) -> Surface:
         """The surfaces on which it stands, beside the details and the CSV."""
         return (Surface.NONE if self.details else Surface.ALL) if self.surfaces is None else self.surfaces
 
+    def written(self, value: Any) -> str:
+        return (self.write or WRITTEN.get(self.unit.replace(",", "").partition(" ")[0], str))(value)
+
     def text_of(self, row: T) -> str:
         """Return the value as text, without unit, interval and note."""
         if self.text:
             return self.text(row)
         value = self.value(row)
-        return NONE if value is None else self.write(value)
+        return NONE if value is None else self.written(value)
 
     def interval_of(self, row: T) -> str:
         """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
         ends = self.interval(row) if self.interval else None
-        return "" if ends is None or ends.low >= ends.high else number_format.interval(ends, self.write)
+        return "" if ends is None or ends.low >= ends.high else number_format.interval(ends, self.written)
 
     def note_of(self, row: T) -> str:
         return self.note(row) if self.note else ""
@@ -69,8 +83,9 @@ class Column(Generic[T]):
             fields[self.csv] = value
         if self.csv_interval and self.interval:
             ends = self.interval(row)
-            is_known = ends is not None and not is_unknown(ends.low, ends.high, self.write)
-            fields |= zip(self.csv_interval, (ends.low, ends.high) if ends and is_known else (None, None), strict=True)
+            is_known = ends is not None and not is_unknown(ends.low, ends.high, self.written)
+            for end in ("low", "high"):
+                fields[self.csv_interval.format(end)] = getattr(ends, end) if is_known else None
         return fields
 
 

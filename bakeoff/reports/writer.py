@@ -79,26 +79,24 @@ def join(reports: Sequence[Report], folder: Path) -> Report:
             notes.insert(0, f"{other.run_id} was measured in another environment than {first.run_id}: {listing}")
     if any(record.artifact for part in reports for record in part.records):
         notes.append("What the cells built is kept in the folders of their runs.")
-    return first.model_copy(
-        update={
-            "run_id": folder.resolve().name,
-            "created_at": min(part.created_at for part in reports),
-            "complete": all(part.complete for part in reports),
-            "planned": sum(part.planned for part in reports),
-            "command": "\n".join(part.command for part in reports if part.command),
-            "request": {key: value for key, value in first.request.items() if key != "shard"},
-            "own_files": {},  # each run has folders of its own
-            "weights": {name: digest for part in reports for name, digest in part.weights.items()},
-            "records": [without_artifact(record) for part in reports for record in part.records],
-            "notes": notes,
-            "elapsed_s": sum(part.elapsed_s for part in reports),
-        }
+    return first.but(
+        run_id=folder.resolve().name,
+        created_at=min(part.created_at for part in reports),
+        complete=all(part.complete for part in reports),
+        planned=sum(part.planned for part in reports),
+        command="\n".join(part.command for part in reports if part.command),
+        request={key: value for key, value in first.request.items() if key != "shard"},
+        own_files={},  # each run has folders of its own
+        weights={name: digest for part in reports for name, digest in part.weights.items()},
+        records=[without_artifact(record) for part in reports for record in part.records],
+        notes=notes,
+        elapsed_s=sum(part.elapsed_s for part in reports),
     )
 
 
 def without_artifact(record: Record) -> Record:
     """Return the record of a cell whose build is not in its run's folder, so that nothing offers to export it."""
-    return record.model_copy(update={"artifact": ""})
+    return record.but(artifact="")
 
 
 STARTS_MD, STARTS_JSON = "starts.md", "starts.json"

@@ -81,6 +81,6 @@ def sample_of(record: Record, run: Path) -> Sample:
         raise UsageError(f"{file} is not there or cannot be read: export needs the folder of the run") from None
     if record.accuracy is not None and not record.accuracy.passed:  # a metric accepted it
         rmse = ACCEPTED_TIMES * record.accuracy.rmse
-        outputs = [output.model_copy(update={"allowed": max(output.allowed, rmse)}) for output in sample.outputs]
-        return sample.model_copy(update={"outputs": tuple(outputs)})
+        outputs = [output.but(allowed=max(output.allowed, rmse)) for output in sample.outputs]
+        return sample.but(outputs=tuple(outputs))
     return sample

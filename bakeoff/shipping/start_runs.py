@@ -121,7 +121,7 @@ def add_starts(store: Store, requirements: Requirements, note: Callable[[str], N
             kept = store.records([record.cell.id for record in chosen])  # without latencies that are fitted
             started = _start(report, store.root, kept, lambda _: None, ends_s=ends_s)
             for record, cell in zip(kept, started, strict=True):
-                store.save(record.model_copy(update={"starts": [cell]}))
+                store.save(record.but(starts=[cell]))
 
 
 def _start(

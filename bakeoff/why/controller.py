@@ -145,7 +145,7 @@ def blame_cell(path: Path, label: str, say: Say) -> tuple[Blame, Record]:
         path, report, record, "worker_blame:find_blame", question, Blame, say, limit_s=SEARCH_LIMIT_S
     )
     in_run = record.reason if record.status is Status.INCORRECT else ""
-    return with_script(blame.model_copy(update={"in_run": in_run}), report, record, say), record
+    return with_script(blame.but(in_run=in_run), report, record, say), record
 
 
 def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> KeptSet:

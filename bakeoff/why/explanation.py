@@ -229,10 +229,7 @@ def named_apart(cells: Sequence[ProfiledCell]) -> list[ProfiledCell]:
         " ".join([cell.profile.label, *(difference.values[side] for difference in apart)])
         for side, cell in enumerate(cells)
     ]
-    return [
-        cell._replace(profile=cell.profile.model_copy(update={"label": name}))
-        for cell, name in zip(cells, names, strict=True)
-    ]
+    return [cell._replace(profile=cell.profile.but(label=name)) for cell, name in zip(cells, names, strict=True)]
 
 
 def differing(mine: Cell, other: Cell) -> list[Differing]:

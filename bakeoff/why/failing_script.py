@@ -34,7 +34,7 @@ def with_script(blame: Blame, report: Report, record: Record, say: Callable[[str
             say(f"{blame.label}: script of {blame.place.name or 'the model'}, in a fresh process")
             python = str(Request(**report.request).env.get(record.cell.environment, sys.executable))
             script = run_alone(text, blame.place, python)
-    return blame.model_copy(update={"script": script, "source": ""})
+    return blame.but(script=script, source="")
 
 
 def script_of_part(report: Report, record: Record, source: str, failure: str) -> str:
@@ -43,9 +43,7 @@ def script_of_part(report: Report, record: Record, source: str, failure: str) ->
     cell = record.cell
     part = backends.create(cell.backend).script(cell, record.settings)
     if part is None:
-        having = script_parts.backends_that(
-            lambda backend: backend.script(cell.model_copy(update={"mode": "default"}), {})
-        )
+        having = script_parts.backends_that(lambda backend: backend.script(cell.but(mode="default"), {}))
         raise UsageError(f"no script does what {cell.backend} does, only what {having} do")
     settings = script_parts.common_settings(report, record, part.variables)
     imports = ["import torch", *part.imports, "from functools import partial"]

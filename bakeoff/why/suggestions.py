@@ -47,11 +47,11 @@ def suggestions(profile: CellProfile, cell: Cell, is_wrong: bool = False) -> dic
     """Return the configurations to try, such as `inductor/freezing`, with what in the profile speaks for each."""
     backend = backends.create(cell.backend)
     suggested = {}
-    emulated = cell.model_copy(update={"mode": EMULATED})
+    emulated = cell.but(mode=EMULATED)
     if is_wrong and EMULATED in backend.mode_names() and cell.mode != EMULATED and backend.supports(emulated):
         suggested[emulated.configuration] = "outputs are wrong, and fused operators round less often"
     for mode in backend.modes:
-        other = cell.model_copy(update={"mode": mode.name})
+        other = cell.but(mode=mode.name)
         if mode.name == cell.mode or mode.redundant or not backend.supports(other):
             continue
         if why := next(reasons_for(mode, profile, cell), ""):
@@ -104,18 +104,16 @@ def share_of_names(profile: CellProfile, texts: tuple[str, ...]) -> float:
 
 
 def request_to_try(request: Request, cell: Cell, suggested: Iterable[str], processes: int | None) -> Request:
-    return request.model_copy(
-        update={
-            "models": (cell.model,),
-            "set": {name: (str(value),) for name, value in cell.dimensions.items()},
-            "devices": (cell.device,),
-            "precision": (cell.precision,),
-            "task": cell.task,
-            "backends": tuple(dict.fromkeys((cell.configuration, *suggested))),
-            "processes": processes,
-            "dynamic": {},
-            "load": None,
-        }
+    return request.but(
+        models=(cell.model,),
+        set={name: (str(value),) for name, value in cell.dimensions.items()},
+        devices=(cell.device,),
+        precision=(cell.precision,),
+        task=cell.task,
+        backends=tuple(dict.fromkeys((cell.configuration, *suggested))),
+        processes=processes,
+        dynamic={},
+        load=None,
     )
 
 

@@ -229,7 +229,7 @@ class Search:
             try:
                 judged.append(self._judge_eager(part))
             except EagerFails as error:
-                yield self._noted(part, trial_of(part).model_copy(update={"failure": str(error), "eager_fails": True}))
+                yield self._noted(part, trial_of(part).but(failure=str(error), eager_fails=True))
         for judged_part, answer in self._built_beside(judged):
             yield self._noted(judged_part.part, self._trial(judged_part, answer))
 
@@ -283,10 +283,10 @@ class Search:
     def _trial(self, judged: Judged, answer: Answer) -> PartTrial:
         trial = trial_of(judged.part)
         if isinstance(answer, Exception):
-            return trial.model_copy(update={"failure": explain(answer)[1].sentence})
+            return trial.but(failure=explain(answer)[1].sentence)
         if self._looks_for_failure:
             return trial
-        return trial.model_copy(update=errors_of(answer, judged.eager, judged.exact, self._worker))
+        return trial.but(**errors_of(answer, judged.eager, judged.exact, self._worker))
 
     def _growth(self) -> list[GrowthPoint]:
         chosen = of_model.along_depth(self._whole, ENOUGH_POINTS, MAX_POINTS)

@@ -120,7 +120,7 @@ class Keeping:
             kept=kept,
             share_of_weights=share_of_weights,
             holds=holds,
-            tried=[tried.model_copy(update={"is_kept": path in kept}) for path, tried in self._tried.items()],
+            tried=[tried.but(is_kept=path in kept) for path, tried in self._tried.items()],
             variants=variants,
             searched_in="eager with rounded operands" if self._quantised else "eager",
             builds=self._builder.builds,
@@ -230,12 +230,12 @@ class Keeping:
             )
         if metrics.failure:
             raise BakeoffError(f"evaluate failed: {metrics.failure.sentence}")
-        return not Requirements.parse(self._requirement).unmet(self._record.model_copy(update={"metrics": metrics}))
+        return not Requirements.parse(self._requirement).unmet(self._record.but(metrics=metrics))
 
     def _note(self, path: str, **noted: object) -> None:
         kind = type(self._module.get_submodule(path)).__name__
         kept = self._tried.get(path) or Kept(name=path, kind=kind, alone=self._alone.get(path))
-        self._tried[path] = kept.model_copy(update=noted)
+        self._tried[path] = kept.but(**noted)
 
     # --- what the backend builds
 
@@ -261,7 +261,7 @@ class Keeping:
     def _build(self, kept: Sequence[str]) -> Iterator[Compiled]:
         calibration = self._worker.context(self._sets).calibration
         if kept == [""]:
-            cell = self._worker.cell.model_copy(update={"precision": Precision.FP32})
+            cell = self._worker.cell.but(precision=Precision.FP32)
             with plain_tensors():
                 model = copy.deepcopy(self._exact).float()
             with self._builder.built(model, self._float32_sets[0], calibration, cell=cell) as compiled:
@@ -347,6 +347,6 @@ def with_latencies(variants: Sequence[Variant], bursts: Mapping[str, Sequence[Bu
         if AS_IT_IS in fitted.latency_ms and variant.name != AS_IT_IS:
             ratio = fitted.ratio(AS_IT_IS, variant.name)
             update |= {"ratio": ratio.value, "ratio_ci95": ratio.ci95 and (ratio.ci95.low, ratio.ci95.high)}
-        return variant.model_copy(update=update)
+        return variant.but(**update)
 
     return list(map(judged, variants))

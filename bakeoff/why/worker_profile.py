@@ -108,7 +108,7 @@ def under_first_paths(spans: Sequence[TracedSpan], first_paths: Mapping[str, str
     """Return spans whose modules have their first paths, so that all engines have one name for a shared module."""
     named = [in_order(first_paths.get(path, path) for path in span.modules) for span in spans]
     return [
-        span if span.modules == modules else span.model_copy(update={"modules": modules})
+        span if span.modules == modules else span.but(modules=modules)
         for span, modules in zip(spans, named, strict=True)
     ]
 
@@ -156,7 +156,7 @@ def with_placement(work: CompilerWork, compiled: Compiled, uncounted: str) -> Co
         else []
     )
     facts = [*work.facts, *([f"The work of its modules could not be counted: {uncounted}."] if uncounted else [])]
-    return work.model_copy(update={"fallbacks": [*work.fallbacks, *left], "facts": facts})
+    return work.but(fallbacks=[*work.fallbacks, *left], facts=facts)
 
 
 def announcing(worker: WorkerContext) -> WorkerContext:

@@ -189,8 +189,8 @@ def a_part_across(name: str) -> list[Record]:
     """Return the records of a part in two precisions: bf16 is the fastest, and of fp32 onnx."""
     levels_ms = {("eager", "fp32"): 4.0, ("onnx", "fp32"): 2.0, ("eager", "bf16"): 3.0, ("onnx", "bf16"): 1.0}
     cells = {
-        (backend, precision): cell(backend, model=f"live:{name}").model_copy(
-            update={"precision": Precision(precision), "compared": (Precision.FP32, Precision.BF16)}
+        (backend, precision): cell(backend, model=f"live:{name}").but(
+            precision=Precision(precision), compared=(Precision.FP32, Precision.BF16)
         )
         for backend, precision in levels_ms
     }

@@ -399,7 +399,7 @@ PROCESSES = 6
 
 def of(label: str, size: str, of_calls: int = 100) -> Cell:
     recorded = RecordedSize(file="calls.pt", calls=COUNTS[size], of_calls=of_calls)
-    return cell(label, model="net.py:factory", dimensions={"call": size}).model_copy(update={"recorded": recorded})
+    return cell(label, model="net.py:factory", dimensions={"call": size}).but(recorded=recorded)
 
 
 def measured(label: str, size: str, milliseconds: float, spread: float = 0.0, of_calls: int = 100) -> Record:

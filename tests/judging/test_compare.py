@@ -73,7 +73,7 @@ def outcomes(comparison: Comparison) -> dict[str, str]:
 
 
 def elsewhere(found: Report, **changed: object) -> Report:
-    return found.model_copy(update={"environment": found.environment.model_copy(update=changed)})
+    return found.but(environment=found.environment.but(**changed))
 
 
 def test_runs_that_share_no_cell_are_refused() -> None:
@@ -135,21 +135,18 @@ GOOD, HALF = [1.0] * 200, [1.0, 0.0] * 100
 
 
 def changed(found: Report, **fields: object) -> Report:
-    return found.model_copy(update=fields)
+    return found.but(**fields)
 
 
 def built_earlier(built_at: str = "") -> Report:
     made = ok(cell("onnx"), measured([1, 1, 1]), build_s=3.0)
-    phases = [each.model_copy(update={"built_at": built_at}) for each in made.phases]
-    return report([made.model_copy(update={"phases": phases})])
+    phases = [each.but(built_at=built_at) for each in made.phases]
+    return report([made.but(phases=phases)])
 
 
 def of_one_process(scores: list[float]) -> Report:
     made = of_onnx(scores)
-    records = [
-        record.model_copy(update={"bursts": measured([1.0]), "processes": record.processes[:1]})
-        for record in made.records
-    ]
+    records = [record.but(bursts=measured([1.0]), processes=record.processes[:1]) for record in made.records]
     return changed(made, records=records)
 
 
@@ -160,7 +157,7 @@ def of_calibrated(*levels_ms: float) -> Report:
 def not_evaluated() -> Report:
     failure = Metrics(failure=Failure(kind="KeyError", text="no column 'label'"))
     made = of_onnx(GOOD)
-    lost = [record.model_copy(update={"metrics": None, "reference_metrics": failure}) for record in made.records]
+    lost = [record.but(metrics=None, reference_metrics=failure) for record in made.records]
     return changed(made, records=lost)
 
 
@@ -176,7 +173,7 @@ def of_machine(onnx_ms: float, **where: object) -> Comparison:
     return compare(run(0, onnx=0.9), elsewhere(run(5, onnx=onnx_ms), **where))
 
 
-OTHER_DRIVER = environment().gpus[0].model_copy(update={"driver": "580.2"})
+OTHER_DRIVER = environment().gpus[0].but(driver="580.2")
 SAID: dict[str, Callable[[], Comparison]] = {
     "another CPU": lambda: of_machine(1.9, cpu="Xeon"),
     "other threads": lambda: of_machine(1.9, torch_threads=4),
@@ -233,7 +230,7 @@ def waited(made: Report, wait_share: float, label: str = "") -> Report:
         ok(each.cell, under(each.bursts, **at_work)) if label in ("", each.cell.label) else each
         for each in made.records
     ]
-    return made.model_copy(update={"records": records})
+    return made.but(records=records)
 
 
 def apart(eager: Sequence[float], onnx: Sequence[float]) -> Report:
@@ -248,7 +245,7 @@ def noisy(seed: int, noise: float) -> Report:
 def of_a_file(onnx: float, openvino: float | None, seed: int) -> Report:
     """A run of an ONNX file, which has no row called eager."""
     medians = {"onnx": onnx} | ({"openvino": openvino} if openvino else {})
-    cells = [cell(name).model_copy(update={"model": "onnx:m.onnx"}) for name in medians]
+    cells = [cell(name).but(model="onnx:m.onnx") for name in medians]
     timed = [levels(median, seed + place) for place, median in enumerate(medians.values())]
     return report([ok(one, measured(of_one)) for one, of_one in zip(cells, timed, strict=True)])
 
@@ -260,12 +257,8 @@ def ended(status: Status | None, label: str = "onnx", **more: object) -> Record:
 def undeclared(scores: list[float], require: str = "") -> Report:
     """Return a run whose `evaluate` does not say that higher is better."""
     made = of_onnx(scores, GOOD)
-    records = [
-        record.model_copy(update={"metrics": record.metrics.model_copy(update={"higher_is_better": {}})})
-        for record in made.records
-        if record.metrics
-    ]
-    return made.model_copy(update={"records": records, "request": made.request | {"require": require}})
+    records = [record.but(metrics=record.metrics.but(higher_is_better={})) for record in made.records if record.metrics]
+    return made.but(records=records, request=made.request | {"require": require})
 
 
 STEADY = measured([1, 1, 1])
@@ -505,7 +498,7 @@ def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:
     for number in range(40):
         settings_in_force: dict[str, object] = {f"switch {each}": number for each in range(60)}
         records.append(ok(cell("onnx", f"mode-{number}"), measured([1, 1, 1]), precision_in_force=settings_in_force))
-    before = [record.model_copy(update={"precision_in_force": {}}) for record in records]
+    before = [record.but(precision_in_force={}) for record in records]
     text = to_markdown(compare(report(before), report(records)))
     assert len(text) <= COMMENT_LIMIT
     assert "it would not fit into a comment" in text and "<details>" not in text
@@ -516,7 +509,7 @@ def build(median_ms: float, label: str, device: str = "cpu", model: str = "conv"
     made = ok(cell(label, model=model, device=Device(device)), over_processes(median_ms))
     throughput = Throughput(calls_per_s=1e4 / median_ms, blocks=3, block_s=0.1)
     energy = Energy(joules_per_call=0.002, idle_w=100, calls=1000, seconds=1, source="NVML, the whole GPU")
-    return made.model_copy(update={"throughput": throughput, "energy": energy})
+    return made.but(throughput=throughput, energy=energy)
 
 
 def test_widths_of_one_model_are_kept_apart() -> None:
@@ -524,8 +517,8 @@ def test_widths_of_one_model_are_kept_apart() -> None:
 
     def run(flops: int, device: str = "cpu") -> Report:
         record = build(2.0, "eager", device, model="live:Net")
-        floor = roofline(2.0).model_copy(update={"flops": flops})
-        return report([record.model_copy(update={"roofline": floor})])
+        floor = roofline(2.0).but(flops=flops)
+        return report([record.but(roofline=floor)])
 
     alike = machines_of({"a": run(1_000), "b": run(1_000, "cuda")})
     assert len(alike.questions) == 1 and "FLOP" not in alike.questions[0].title
@@ -540,7 +533,7 @@ def test_machines_are_reported_as_before() -> None:
     small, large = [build(9.0, "eager"), build(3.0, "onnx")], [build(4.0, "eager", "cuda")]
     fast = [*large, build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]
     alike = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
-    held = small[1].model_copy(update={"throughput": Throughput(calls_per_s=9.0, blocks=3, block_s=0.1)})
+    held = small[1].but(throughput=Throughput(calls_per_s=9.0, blocks=3, block_s=0.1))
     cases = {
         "priced": machines_of({"large": report(fast), "small": report(small)}, {"large": 3.6, "small": 0.36}),
         "alike": machines_of(alike),
@@ -588,7 +581,7 @@ def ratio(value: float, half_width: float = 0.005, processes: int = 10) -> Ratio
 def walked(judge: Callable[[str], TriedVersion], versions: tuple[str, ...] = VERSIONS) -> Bisection:
     found = Bisection(package="toy", backend="onnx", versions=versions)
     while version := found.next_version:
-        found = found.model_copy(update={"steps": (*found.steps, judge(version))})
+        found = found.but(steps=(*found.steps, judge(version)))
     return found
 
 
@@ -674,7 +667,7 @@ def measured_versions(latencies_ms: Mapping[str, float]) -> list[Record]:
     made = []
     for name, level_ms in latencies_ms.items():
         record = once(level_ms, "onnx")
-        made.append(record.model_copy(update={"cell": record.cell.model_copy(update={"environment": name})}))
+        made.append(record.but(cell=record.cell.but(environment=name)))
     return made
 
 

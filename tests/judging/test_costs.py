@@ -42,7 +42,7 @@ def measured(
     if warm_build_s is not None:
         phases = [Phase(name="load", seconds=warm_build_s), Phase(name="first_call", seconds=0.01)]
         processes += [Process(index=index, warm=True, phases=phases) for index in (1, 2)]
-    return record.model_copy(update={"processes": processes, "latency": summarise(bursts)})
+    return record.but(processes=processes, latency=summarise(bursts))
 
 
 def costs_of(*records: Record) -> Costs:
@@ -125,8 +125,7 @@ def test_calls_until_a_build_is_final_cost_what_they_took_beyond_steady_ones() -
     plain = measured("hotpath", 2.0)
     settle = Phase(name="settle", seconds=5.0, calls=1000)
     slow, quick = (
-        line_of(plain.model_copy(update={"phases": [*plain.phases, phase]}), "cold")
-        for phase in (settle, settle.model_copy(update={"seconds": 1.0}))
+        line_of(plain.but(phases=[*plain.phases, phase]), "cold") for phase in (settle, settle.but(seconds=1.0))
     )
     steady = line_of(plain, "cold")
     assert slow and steady and slow.setup_s == pytest.approx(steady.setup_s + 3.0)
@@ -139,7 +138,7 @@ def test_what_was_not_measured_has_no_line() -> None:
     once = measured("onnx", 2.0, warm_build_s=None)
     assert line_of(once, "cold") and line_of(once, "warm") is None
     assert line_of(failed(cell("onnx"), Status.CRASH, "signal 11", phases=once.phases), "cold") is None
-    assert line_of(once.model_copy(update={"phases": []}), "cold") is None
+    assert line_of(once.but(phases=[]), "cold") is None
 
 
 def with_warm_starts(record: Record, starts_s: Sequence[float]) -> Record:
@@ -147,7 +146,7 @@ def with_warm_starts(record: Record, starts_s: Sequence[float]) -> Record:
         Process(index=index, warm=True, phases=[Phase(name="first_call", seconds=seconds)])
         for index, seconds in enumerate(starts_s, 1)
     ]
-    return record.model_copy(update={"processes": [record.processes[0], *warm]})
+    return record.but(processes=[record.processes[0], *warm])
 
 
 def test_a_warm_start_is_the_median_one_and_known_as_widely_as_the_others_lie_apart() -> None:
@@ -176,8 +175,8 @@ def test_the_end_of_an_interval_may_say_that_it_never_pays() -> None:
 def test_a_single_process_widens_the_interval_by_what_it_cannot_see() -> None:
     ours, theirs = Line("ours", 10.0, 1.0), Line("theirs", 1.0, 2.0)
     sure = break_even(ours, theirs, surely(2.0))
-    single = break_even(ours, theirs, surely(2.0).model_copy(update={"processes": 1}))
-    unpaired = break_even(ours, theirs, surely(2.0).model_copy(update={"paired": False}))
+    single = break_even(ours, theirs, surely(2.0).but(processes=1))
+    unpaired = break_even(ours, theirs, surely(2.0).but(paired=False))
     assert (sure.low, sure.calls, sure.high) == (10, 10, 10)
     assert single.low and single.high and unpaired.low and unpaired.high
     assert unpaired.low < single.low <= 10 < single.high < unpaired.high
@@ -209,7 +208,7 @@ def _leg(leg: Leg) -> str:
 
 def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: float = 0.0) -> Record:
     phases = [Phase(name="load", seconds=build_s), Phase(name="first_call", seconds=first_call_s)]
-    return measured(backend, level_ms, warm_build_s=None).model_copy(update={"phases": phases})
+    return measured(backend, level_ms, warm_build_s=None).but(phases=phases)
 
 
 def test_costs_are_judged_as_before() -> None:
@@ -228,7 +227,7 @@ def test_costs_are_judged_as_before() -> None:
         "latencies that no verdict calls": [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)],
         "a noisier best": [eager, onnx, measured("x", 0.99, biases=(0.6, 1.5, 1.0))],
         "single processes": [measured("eager", 1.0, biases=alone), measured("onnx", 0.95, build_s=3.0, biases=alone)],
-        "single bursts": [one.model_copy(update={"bursts": one.bursts[:1]}) for one in (eager, onnx)],
+        "single bursts": [one.but(bursts=one.bursts[:1]) for one in (eager, onnx)],
         **{
             f"warm starts of {starts_s} s": [
                 with_warm_starts(measured("eager", 1.0), starts_s), with_warm_starts(measured("onnx", 1.0), [0.01] * 2)
@@ -258,8 +257,8 @@ def test_costs_are_judged_as_before() -> None:
 
 def test_a_doubt_about_who_costs_least_is_one_about_the_answer_over_so_many_calls() -> None:
     of_eager = WithoutEffect(inputs=("input 1",))
-    eager = measured("eager", 2.0).model_copy(update={"doubts": [of_eager]})
-    onnx = measured("onnx", 1.0, build_s=1.0).model_copy(update={"doubts": [caveat("odd")]})
+    eager = measured("eager", 2.0).but(doubts=[of_eager])
+    onnx = measured("onnx", 1.0, build_s=1.0).but(doubts=[caveat("odd")])
     contest = judge_contest([eager, onnx], calls=10)
     assert (contest.answer.winner, contest.answer.certainty) == ("eager", Certainty.DOUBTED)
     assert contest.doubts_by_effect[Effect.WINNER] == ()
@@ -289,7 +288,7 @@ def load(values: Sequence[float], scenario: Scenario = Scenario.SERVER, **more: 
 
 
 def carrying(label: str, values: Sequence[float], median_ms: float = 1.0, **more: object) -> Record:
-    return once(median_ms, label).model_copy(update={"load": load(values, **more)})  # type: ignore[arg-type]
+    return once(median_ms, label).but(load=load(values, **more))  # type: ignore[arg-type]
 
 
 def judged(*records: Record, price_per_hour: float | None = None) -> LoadJudgement:

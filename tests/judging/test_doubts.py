@@ -87,7 +87,7 @@ DOUBTS: list[Doubt] = [
     of_cells.RoughLatency(
         {"onnx": Interval(low=0.1, high=0.3), "iree": Interval(low=0.2, high=0.5)}, by_waiting=("onnx",)
     ),
-    *(of_cells.RoughLead("onnx", "eager", RATIO.model_copy(update={"processes": processes})) for processes in (1, 3)),
+    *(of_cells.RoughLead("onnx", "eager", RATIO.but(processes=processes)) for processes in (1, 3)),
     of_winner.MachineBusy("onnx", {"eager": busy(4.8, is_rough=True), "openvino": busy(60.0), "iree": busy(0.5, True)}),
     of_winner.MachineBusy("onnx", {"eager": busy(1.04, is_rough=True)}),
     of_winner.LastRunDiffers("yesterday", "onnx", "eager", RATIO, RATIO),
@@ -199,7 +199,7 @@ def measured(levels_ms: Sequence[float], builds: int, backend: str = "inductor")
         Process(index=number, warm=number >= builds, build=number % builds, phases=[], calls=18, median_ms=level_ms)
         for number, level_ms in enumerate(levels_ms)
     ]
-    return record.model_copy(update={"processes": processes})
+    return record.but(processes=processes)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,7 @@ def burst(**conditions: Any) -> Burst:
 def rounds(*conditions: dict[str, Any]) -> list[Burst]:
     """One burst each, a second apart, in these conditions or else calm."""
     calm = constant([1.0] * len(conditions))
-    return [
-        one.model_copy(update={"conditions": Conditions(**(CALM | seen))})
-        for one, seen in zip(calm, conditions, strict=True)
-    ]
+    return [one.but(conditions=Conditions(**(CALM | seen))) for one, seen in zip(calm, conditions, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -324,11 +321,11 @@ LATER = "2026-05-03T10:00:00Z"
 def run(onnx_ms: float, **more: object) -> Report:
     """Return a run of eager at 1 ms and of onnx, with its verdict."""
     made = report([lived(1.0, "eager"), lived(onnx_ms, "onnx")], **more)
-    return made.model_copy(update={"verdicts": [stored_verdict(contest) for contest in judge(made).contests]})
+    return made.but(verdicts=[stored_verdict(contest) for contest in judge(made).contests])
 
 
 def after(last_onnx_ms: float, onnx_ms: float) -> Report:
-    last = run(last_onnx_ms).verdicts[0].model_copy(update={"run_id": "yesterday"})
+    last = run(last_onnx_ms).verdicts[0].but(run_id="yesterday")
     return run(onnx_ms, last_verdicts=[last])
 
 
@@ -370,8 +367,8 @@ def test_two_runs_that_say_the_opposite_are_reported_in_a_comparison() -> None:
         ({}, True),
         ({"created_at": LATER}, False),
         ({"own_files": {"net.py": "ab"}}, False),
-        ({"environment": environment().model_copy(update={"hostname": "another"})}, False),
-        ({"environment": environment().model_copy(update={"python": "3.0"})}, False),
+        ({"environment": environment().but(hostname="another")}, False),
+        ({"environment": environment().but(python="3.0")}, False),
     ],
 )
 def test_the_last_run_is_one_of_the_same_files_on_the_same_machine(
@@ -385,7 +382,7 @@ def test_the_last_run_is_one_of_the_same_files_on_the_same_machine(
 
 
 def test_the_latest_of_several_runs_counts_for_each_contest(tmp_path: Path) -> None:
-    other = report([lived(1.0, "eager").model_copy(update={"cell": cell("eager").model_copy(update={"seed": 3})})])
+    other = report([lived(1.0, "eager").but(cell=cell("eager").but(seed=3))])
     write_json(run(0.5, run_id="first"), tmp_path / "a")
     write_json(run(0.4, run_id="second"), tmp_path / "b")
     write_json(other, tmp_path / "c")

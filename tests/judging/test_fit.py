@@ -271,7 +271,7 @@ def test_the_numbers_of_a_contest_agree(records: list[Record]) -> None:
 @given(contests, st.randoms())
 def test_the_order_of_the_records_and_bursts_does_not_count(records: list[Record], random: Random) -> None:
     shuffled = [
-        record.model_copy(update={"bursts": random.sample(record.bursts, len(record.bursts))})
+        record.but(bursts=random.sample(record.bursts, len(record.bursts)))
         for record in random.sample(records, len(records))
     ]
     assert dict(fit_records(shuffled).latency_ms) == dict(fit_records(records).latency_ms)
@@ -463,35 +463,41 @@ def noisy(level_ms: float, rounds: int, sd: float, seed: int = 0) -> list[Burst]
     return constant((level_ms * np.exp(np.random.default_rng(seed).normal(0, sd, rounds))).tolist())
 
 
-def test_ratios_are_precise_once_rounds_agree_or_are_many() -> None:
-    even = constant([1.0] * 48)
-    assert not imprecise([even[:12], noisy(1.0, 12, 0.02)])
-    assert imprecise([even[:12], noisy(1.0, 12, 0.06)])
-    assert not imprecise([even[:48], noisy(1.0, 48, 0.06)])
-    assert imprecise([even[:48], noisy(1.0, 48, 0.06), noisy(1.0, 48, 0.3, seed=1)]) == {0, 2}
+EVEN, FAR, NEAR = constant([1.0] * 12), noisy(2.0, 12, 0.4), constant([1.1] * 12)
 
 
-def test_a_large_difference_needs_less_precision() -> None:
-    even = constant([1.0] * 12)
-    assert imprecise([even, noisy(1.0, 12, 0.06)])
-    assert not imprecise([even, noisy(1.3, 12, 0.06)])
-    assert not imprecise([noisy(1.3, 12, 0.06), even])
-    assert not imprecise([even, noisy(1.12, 12, 0.06)]), "a lead that takes five processes anyway"
-
-
-def test_a_large_difference_needs_less_precision_still_where_five_processes_come_anyway() -> None:
-    even, far, near = constant([1.0] * 12), noisy(2.0, 12, 0.4), constant([1.1] * 12)
-    assert imprecise([even, far])
-    assert imprecise([even, far, constant([1.01] * 12)]), "a tie may be decided by three processes"
-    assert not imprecise([even, far, near])
-    assert imprecise([even, noisy(2.0, 12, 1.5), near])
-    assert imprecise([even, far, near], bridge=0)
-
-
-def test_without_a_round_in_common_no_further_one_decides_more() -> None:
-    assert not imprecise([])
-    assert not imprecise([constant([1.0, 1.0])])
-    assert not imprecise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])
+@pytest.mark.parametrize(
+    ("cells", "bridge", "expected"),
+    [
+        # once rounds agree or are many
+        ([EVEN, noisy(1.0, 12, 0.02)], None, set()),
+        ([EVEN, noisy(1.0, 12, 0.06)], None, {0, 1}),
+        ([constant([1.0] * 48), noisy(1.0, 48, 0.06)], None, set()),
+        ([constant([1.0] * 48), noisy(1.0, 48, 0.06), noisy(1.0, 48, 0.3, seed=1)], None, {0, 2}),
+        # a large difference needs less precision
+        ([EVEN, noisy(1.3, 12, 0.06)], None, set()),
+        ([noisy(1.3, 12, 0.06), EVEN], None, set()),
+        ([EVEN, noisy(1.12, 12, 0.06)], None, set()),  # a lead that takes five processes anyway
+        # and less still where five processes come anyway
+        ([EVEN, FAR], None, {0, 1}),
+        ([EVEN, FAR, constant([1.01] * 12)], None, {0, 1}),  # a tie may be decided by three processes
+        ([EVEN, FAR, NEAR], None, set()),
+        ([EVEN, noisy(2.0, 12, 1.5), NEAR], None, {0, 1}),
+        # ratios that go through another cell have to be precise however large
+        ([EVEN, FAR, NEAR], 0, {0, 1}),
+        ([EVEN, noisy(0.3, 12, 0.06)], None, set()),
+        ([EVEN, noisy(0.3, 12, 0.06)], 0, {0, 1}),
+        ([EVEN, noisy(0.3, 12, 0.02)], 0, set()),
+        # without a round in common no further one decides more
+        ([], None, set()),
+        ([constant([1.0, 1.0])], None, set()),
+        ([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)], None, set()),
+    ],
+)
+def test_ratios_are_imprecise_until_their_rounds_tell(
+    cells: Sequence[Sequence[Burst]], bridge: int | None, expected: set[int]
+) -> None:
+    assert imprecise(cells, bridge) == expected
 
 
 def test_a_gap_is_clear_once_its_error_is_a_small_share_of_it() -> None:
@@ -518,14 +524,6 @@ def test_a_medians_error_is_estimated_nearly_without_bias(rounds: int, off: floa
     deviations = np.median(np.abs(draws - medians[:, None]), axis=1)
     estimated = float(np.mean(estimate.ERROR_PER_DEVIATION * deviations / np.sqrt(rounds)))
     assert estimated == pytest.approx(float(medians.std()), rel=off)
-
-
-def test_ratios_that_go_through_another_cell_have_to_be_precise_however_large() -> None:
-    even = constant([1.0] * 12)
-    fast = noisy(0.3, 12, 0.06)
-    assert not imprecise([even, fast])
-    assert imprecise([even, fast], bridge=0)
-    assert not imprecise([even, noisy(0.3, 12, 0.02)], bridge=0)
 
 
 def test_the_steadiest_cell_is_the_preferred_one_unless_its_rounds_differ_much() -> None:

@@ -79,7 +79,7 @@ def test_the_ends_of_tangos_interval_are_just_not_rejected(won: int, lost: int, 
 
 
 def failed(record: Record, **fields: Failure) -> Record:
-    return record.model_copy(update={name: Metrics(failure=failure) for name, failure in fields.items()})
+    return record.but(**{name: Metrics(failure=failure) for name, failure in fields.items()})
 
 
 NAN = Failure(kind="UsageError", text="evaluate returned nan as top1 for sample 3 of 8")
@@ -106,13 +106,13 @@ def rejected(scores: list[float] | float, precision: str = "int8", is_only_inexa
     record = measured("onnx", scores, right(len(scores)) if isinstance(scores, list) else 1.0)
     failure = Failure(kind="outputs too far off", text="rmse 0.34, eager's 0.01")
     update = {
-        "cell": record.cell.model_copy(update={"precision": Precision(precision)}),
+        "cell": record.cell.but(precision=Precision(precision)),
         "status": Status.INCORRECT,
         "failure": failure,
         "reason": failure.sentence,
-        "accuracy": accuracy(0.34, passed=False).model_copy(update={"is_only_inexact": is_only_inexact}),
+        "accuracy": accuracy(0.34, passed=False).but(is_only_inexact=is_only_inexact),
     }
-    return record.model_copy(update=update)
+    return record.but(**update)
 
 
 def accepted(record: Record, require: str = "", accept: str = "") -> Record:
@@ -124,7 +124,7 @@ def test_a_required_metric_that_surely_holds_decides_for_a_reduced_precision() -
     [doubt] = record.doubts
     assert isinstance(doubt, AcceptedByMetric) and (doubt.required, doubt.relative_rmse) == ("top1>-1%", 0.34)
     eager = measured("eager", right(800), right(800), ms=2.0)
-    eager = eager.model_copy(update={"cell": eager.cell.model_copy(update={"precision": Precision.INT8})})
+    eager = eager.but(cell=eager.cell.but(precision=Precision.INT8))
     contest = judge_contest([record, eager], Requirements.parse("top1>-1%"))
     assert contest.fastest.winner == "onnx" and contest.fastest.certainty is Certainty.SURE
     said = "onnx: the numeric check rejects it (relative RMSE 3.4e-01), but top1>-1% surely holds"
@@ -263,8 +263,8 @@ def test_each_doubt_has_what_is_and_what_was_asked() -> None:
     ],
 )
 def test_operators_and_units(text: str, is_met: bool) -> None:
-    record = ok(cell("onnx", device="cuda"), constant([1.0] * 6), first_call_s=0.01).model_copy(
-        update={"phases": [Phase(name="compile", seconds=2.0)]}
+    record = ok(cell("onnx", device="cuda"), constant([1.0] * 6), first_call_s=0.01).but(
+        phases=[Phase(name="compile", seconds=2.0)]
     )
     assert (unmet(text, record) == []) is is_met
 
@@ -321,18 +321,18 @@ def test_energy_decides_only_where_its_interval_is_beside_the_limit(limit: str, 
         seconds=1.0,
         source="",
     )
-    record = full().model_copy(update={"energy": energy})
+    record = full().but(energy=energy)
     required = Requirements.parse(f"joules_per_call<{limit}")
     told = "missed" if required.unmet(record) else "open" if required.open([record]) else "met"
     assert told == outcome
-    below = energy.model_copy(update={"ci95": Interval(low=-0.01, high=0.05)})
-    assert required.unmet(record.model_copy(update={"energy": below}))  # less than the counter resolves: not known
+    below = energy.but(ci95=Interval(low=-0.01, high=0.05))
+    assert required.unmet(record.but(energy=below))  # less than the counter resolves: not known
 
 
 def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
     start = full().starts[0].starts[0]
-    starts = [start.model_copy(update={"imports_s": 0.2 + 0.02 * number}) for number in range(7)]
-    record = full().model_copy(update={"starts": [full().starts[0].model_copy(update={"starts": starts})]})
+    starts = [start.but(imports_s=0.2 + 0.02 * number) for number in range(7)]
+    record = full().but(starts=[full().starts[0].but(starts=starts)])
     required = Requirements.parse("start_s<0.75")
     assert not required.unmet(record)
     (doubt,) = required.open([record])
@@ -344,9 +344,9 @@ def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
 
 def test_a_rate_that_other_load_held_down_may_be_higher() -> None:
     rate = Throughput(calls_per_s=400.0, blocks=3, block_s=0.1)  # single calls take 1 ms
-    held_down = full().model_copy(update={"throughput": rate})
+    held_down = full().but(throughput=rate)
     assert held_down.is_throughput_doubtful
     required = Requirements.parse("calls_per_s>500")
     assert not required.unmet(held_down) and [doubt.labels for doubt in required.open([held_down])] == [("onnx",)]
     assert not Requirements.parse("calls_per_s>300").open([held_down])
-    assert unmet("calls_per_s>500", full().model_copy(update={"throughput": rate, "latency": None}))
+    assert unmet("calls_per_s>500", full().but(throughput=rate, latency=None))

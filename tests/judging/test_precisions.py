@@ -23,7 +23,7 @@ ERRORS = {"fp32": 2e-7, "bf16": 5e-3, "int8": 2e-2}
 
 
 def record(backend: str, precision: str, median_ms: float, error: float | None = None, **more: Any) -> Record:
-    checked = accuracy(ERRORS[precision] if error is None else error).model_copy(update={"rtol": 1.9e-6})
+    checked = accuracy(ERRORS[precision] if error is None else error).but(rtol=1.9e-6)
     measured = cell(backend, precision=precision, compared=ASKED)
     return ok(measured, over_processes(median_ms, seed=len(backend)), accuracy=checked, **more)
 
@@ -45,8 +45,8 @@ def judged(require: str = "", made: list[Record] | None = None) -> ContestJudgem
 
 def test_an_error_as_large_as_eagers_is_reported_beside_it_in_every_output() -> None:
     """Outputs of bf16 may have nothing in common with the reference, and eager's too."""
-    coarse = accuracy(74.0, rule="at most 4x eager's error").model_copy(update={"allclose": False})
-    made = [record("eager", "fp32", 4.0), record("onnx", "bf16", 1.0).model_copy(update={"accuracy": coarse})]
+    coarse = accuracy(74.0, rule="at most 4x eager's error").but(allclose=False)
+    made = [record("eager", "fp32", 4.0), record("onnx", "bf16", 1.0).but(accuracy=coarse)]
     outputs = every_output(judge(report(made, request={"require": "median_ms<9, relative_rmse<100"})))
     for text in (outputs[name] for name in ("terminal", "details.md", "report.md", "page")):
         assert "passed the check against the reference (relative RMSE 7.4e+01, as large as eager's own)" in text
@@ -56,15 +56,15 @@ def test_an_error_as_large_as_eagers_is_reported_beside_it_in_every_output() -> 
 
 def test_an_error_of_the_worst_part_is_reported_beside_that_of_all_values() -> None:
     """A channel of small values may be off by far more of its size than the outputs are."""
-    of_part = accuracy(2.1e-3).model_copy(update={"overall_relative_rmse": 7.7e-7})
-    made = [record("eager", "fp32", 4.0), record("onnx", "fp32", 1.0).model_copy(update={"accuracy": of_part})]
+    of_part = accuracy(2.1e-3).but(overall_relative_rmse=7.7e-7)
+    made = [record("eager", "fp32", 4.0), record("onnx", "fp32", 1.0).but(accuracy=of_part)]
     outputs = every_output(judge(report(made)))
     for name in ("terminal", "details.md", "report.md", "page"):
         said = " ".join(outputs[name].split())
         assert "(relative RMSE 2.1e-03 in the worst part, 7.7e-07 over all values)" in said, name
     assert outputs["page"].count("7.7e-07 over all values") == 3, "the table has it, too"
-    coarse = of_part.model_copy(update={"relative_rmse": 2.0, "allclose": False})
-    said = first_screen.whether_to_ship([judged(made=[made[0], made[1].model_copy(update={"accuracy": coarse})])])
+    coarse = of_part.but(relative_rmse=2.0, allclose=False)
+    said = first_screen.whether_to_ship([judged(made=[made[0], made[1].but(accuracy=coarse)])])
     assert "(relative RMSE 2.0e+00 in the worst part, as large as eager's own, 7.7e-07 over all values)" in said
 
 
@@ -79,7 +79,7 @@ def test_a_speed_up_that_nothing_is_known_of_is_left_out() -> None:
 
 def test_what_int8_is_calibrated_with_is_reported_whichever_precision_comes_first() -> None:
     made = [
-        each.model_copy(update={"traits": ModelTraits(forms=("is calibrated",) if "int8" in each.cell.label else ())})
+        each.but(traits=ModelTraits(forms=("is calibrated",) if "int8" in each.cell.label else ()))
         for each in records()
     ]
     contest = judged(made=made)
@@ -92,9 +92,7 @@ RATES = {"onnx fp32": 410, "eager fp32": 200, "eager bf16": 300, "onnx int8": 90
 
 def under_load(require: str = "") -> ContestJudgement:
     made = [
-        each.model_copy(update={"load": load([RATES[each.cell.label] * wobble for wobble in (1.0, 1.01, 0.99)])})
-        if each.latency
-        else each
+        each.but(load=load([RATES[each.cell.label] * wobble for wobble in (1.0, 1.01, 0.99)])) if each.latency else each
         for each in evaluated()
     ]
     return judged(require, made)
@@ -105,13 +103,11 @@ def generating(tokens: dict[str, int]) -> ContestJudgement:
     for task, times in (("prefill", 4.0), ("decode", 1.0)):
         for each in records():
             if each.latency:
-                renamed = each.cell.model_copy(
-                    update={"model": "transformer_lm", "task": task,
-                            "dimensions": {"batch": 1, "prompt": 8, "new_tokens": 5}}
-                )  # fmt: skip
+                sizes = {"batch": 1, "prompt": 8, "new_tokens": 5}
+                renamed = each.cell.but(model="transformer_lm", task=task, dimensions=sizes)
                 agreed = Generated(tokens=4, sequences=1, agreed=4, usual_margin=0.5, first=Precision.FP32,
                                    agreed_with_first=tokens[each.cell.precision])  # fmt: skip
-                made.append(each.model_copy(update={"cell": renamed, "generated": agreed if times == 1.0 else None}))
+                made.append(each.but(cell=renamed, generated=agreed if times == 1.0 else None))
     return judge(report(made)).contests[1]
 
 
@@ -138,16 +134,14 @@ def test_a_run_across_precisions_is_compared_with_runs_of_each(joint_first: bool
     joint = report(records())
     apart = report(
         [
-            each.model_copy(
-                update={
-                    "cell": each.cell.model_copy(update={"compared": ()}),
-                    "bursts": [
-                        burst.model_copy(update={"samples_ns": [2 * ns for ns in burst.samples_ns]})
-                        if each.cell.backend == "onnx" and each.cell.precision is Precision.INT8
-                        else burst
-                        for burst in each.bursts
-                    ],
-                }
+            each.but(
+                cell=each.cell.but(compared=()),
+                bursts=[
+                    burst.but(samples_ns=[2 * ns for ns in burst.samples_ns])
+                    if each.cell.backend == "onnx" and each.cell.precision is Precision.INT8
+                    else burst
+                    for burst in each.bursts
+                ],
             )
             for each in records()
         ]

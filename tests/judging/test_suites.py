@@ -109,9 +109,9 @@ def ended(label: str, number: int, operator: str, text: str) -> Record:
 def test_suites_are_judged_as_before() -> None:
     untried = [Status.UNAVAILABLE, Status.NOT_REACHED, Status.UNSUPPORTED, Status.OOM]
     pair = records_of([{"eager": 2.0, "onnx": 1.0}] * 4)
-    wrong = [one.model_copy(update={"status": Status.INCORRECT}) if one.cell.backend == "onnx" else one for one in pair]
+    wrong = [one.but(status=Status.INCORRECT) if one.cell.backend == "onnx" else one for one in pair]
     small = [
-        one.model_copy(update={"memory": one.memory.model_copy(update={"peak_resident_bytes": 300 * MIB})})
+        one.but(memory=one.memory.but(peak_resident_bytes=300 * MIB))
         if one.cell.backend == "onnx" and one.memory
         else one
         for one in pair
@@ -133,7 +133,7 @@ def test_suites_are_judged_as_before() -> None:
             [{"eager": 2.0, "onnx": 1.0, "openvino": 0.1 if n == 0 else Status.ERROR} for n in range(5)]
         ),
         "a machine too busy for two speed-ups": [
-            one.model_copy(update={"bursts": under(one.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0)})
+            one.but(bursts=under(one.bursts, wait_share=1.4, cpu_share=1.2, others_cores=2.0))
             if one.cell.model in ("net0", "net1")
             else one
             for one in records_of([{"eager": 40.0, "onnx": 1.0}] * 2 + [{"eager": 2.0, "onnx": 4.0}] * 3)
@@ -300,7 +300,7 @@ def test_one_build_for_a_range_of_sizes_costs_more_than_builds_for_each() -> Non
     for batch, slower in ((8, 1.3), (1, 1.1)):  # the larger size comes first
         alone = cell("onnx", dimensions={"batch": batch})
         records.append(ok(alone, steady([1.0] * 3), build_s=3.0))
-        records.append(ok(alone.model_copy(update={"dynamic": span}), steady([slower] * 3), build_s=4.0))
+        records.append(ok(alone.but(dynamic=span), steady([slower] * 3), build_s=4.0))
     (dynamic,) = judge(report(records)).dynamic_ranges
     (build,) = dynamic.builds
     assert (dynamic.names, build.configuration) == (["batch 1", "batch 8"], "onnx")
@@ -367,7 +367,7 @@ def staged(record: Record, **stages_ms: float) -> Record:
         for name, ms in stages_ms.items()
         for process in range(len(record.processes))
     ]
-    return record.model_copy(update={"around": around})
+    return record.but(around=around)
 
 
 def judged_requests(*records: Record) -> EndToEnd:
@@ -379,9 +379,7 @@ def judged_requests(*records: Record) -> EndToEnd:
 def test_one_disturbed_process_of_an_epoch_moves_no_stage() -> None:
     records = [staged(lived(ms, name), before=20.0) for ms, name in ((1.0, "onnx"), (2.0, "eager"), (3.0, "null"))]
     steady = judged_requests(*records).steps[0].ms
-    disturbed = records[2].model_copy(
-        update={"around": [each.model_copy(update={"median_ms": 50.0}) for each in records[2].around[:1]]}
-    )
+    disturbed = records[2].but(around=[each.but(median_ms=50.0) for each in records[2].around[:1]])
     assert judged_requests(*records[:2], disturbed).steps[0].ms == pytest.approx(steady, rel=0.01)
 
 
@@ -393,7 +391,7 @@ def test_without_stages_nothing_is_said() -> None:
 
 
 def test_a_stage_that_failed_is_reported_and_nothing_is_judged() -> None:
-    failed = lived(1.0, "onnx").model_copy(update={"around": [AroundCall(name="after", failure="KeyError: 'boxes'")]})
+    failed = lived(1.0, "onnx").but(around=[AroundCall(name="after", failure="KeyError: 'boxes'")])
     found = judged_requests(failed, lived(4.0, "eager"))
     assert found.answer.rows == ()
     assert found.failures == ("after() failed: KeyError: 'boxes'",)
@@ -422,8 +420,8 @@ def test_a_stage_of_one_process_has_the_interval_of_its_calls(spread: float | No
     """The stage is timed by one cell alone. Without parts of its calls, as in old records, nothing is known of it."""
     record = staged(once(1.0, "onnx"), before=3.0)
     blocks = [] if spread is None else [3.0 * (1.0 + spread * (number - 5.5) / 5.5) for number in range(12)]
-    around = [each.model_copy(update={"block_medians_ms": blocks}) for each in record.around]
-    found = judged_requests(record.model_copy(update={"around": around}), once(1.2, "eager"))
+    around = [each.but(block_medians_ms=blocks) for each in record.around]
+    found = judged_requests(record.but(around=around), once(1.2, "eager"))
     assert found.answer.certainty is certainty
     assert (found.answer.rows[0].interval is None) is (spread is None)
 

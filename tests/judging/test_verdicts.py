@@ -114,7 +114,7 @@ def apart(onnx: Sequence[float], inductor: Sequence[float], eager: Sequence[floa
 
 def in_other_epochs(ms: float, backend: str) -> Record:
     moved = [
-        burst.model_copy(update={"process": burst.process + 5, "group": burst.group + 5})
+        burst.but(process=burst.process + 5, group=burst.group + 5)
         for burst in over_processes(ms, (1.0, 1.02, 0.98, 1.01, 0.99))
     ]
     return ok(cell(backend), moved)
@@ -129,7 +129,7 @@ def paging(pages: int, backend: str, device: str = "cpu", levels_ms: Sequence[fl
 def coarse(ms: float, backend: str, relative_rmse: float) -> Record:
     """Return a cell whose error passes because eager's is as large."""
     far = {"relative_rmse": relative_rmse, "passed": True, "allclose": False}
-    return lived(ms, backend, accuracy=accuracy().model_copy(update=far))
+    return lived(ms, backend, accuracy=accuracy().but(**far))
 
 
 def noting(doubt: RecordDoubt, label: str) -> list[Record]:
@@ -190,7 +190,7 @@ NOT_YET = failed(cell("openvino"), Status.NOT_REACHED, "no time")
 ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
 WRONG = once(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
 HOT = once(1.0, "hotpath", build_s=0.5)
-SETTLED = HOT.model_copy(update={"phases": [*HOT.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
+SETTLED = HOT.but(phases=[*HOT.phases, Phase(name="settle", calls=1000, seconds=21.0)])
 UNEVEN, UNEVEN_TOO, WIDE = (1.0, 1.04, 0.96), (0.97, 1.0, 1.03), (0.6, 1.0, 1.9, 1.2, 0.7)
 UNPAIRED = 1 + MARGIN_UNPAIRED - 0.05
 PAIR = [lived(1.0, "onnx"), lived(2.0, "eager")]
@@ -256,7 +256,7 @@ def contests() -> dict[str, list[Record]]:
         ],
         "doubts of each cell": [
             lived(3.0, "inductor", doubts=[caveat("of another")]),
-            *(each.model_copy(update={"doubts": [caveat(each.cell.label)]}) for each in PAIR),
+            *(each.but(doubts=[caveat(each.cell.label)]) for each in PAIR),
             NOT_YET,
         ],
         "processes that are far apart": [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), PAIR[1]],
@@ -377,7 +377,7 @@ def hardly_known() -> dict[str, list[Record]]:
     levels_ms, turns = {"onnx": 0.5, "eager": 1.6}, [math.exp(0.25), math.exp(-0.25)] * 3
     times = {"onnx": turns, "eager": [2.6 / factor for factor in turns]}
     lost = {"wait_share": 0.35, "others_cores": 3.0, "cpu_share": 1.0, "caller_share": 0.5}
-    quick = [burst.model_copy(update={"samples_ns": [*burst.samples_ns, 300_000]}) for burst in steady([1.0, 1.2, 1.1])]
+    quick = [burst.but(samples_ns=[*burst.samples_ns, 300_000]) for burst in steady([1.0, 1.2, 1.1])]
     of_builds = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
     return {
         "a process in which both took twenty times as long": [
@@ -413,17 +413,17 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, is_rough: b
 def under_load() -> dict[str, list[Record]]:
     """Return contests under load, and of whole requests and generations."""
     eager, streams = carrying("eager", [400, 402, 401]), {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
-    nothing = once(1.0, "eager").model_copy(update={"load": Load(scenario=Scenario.SERVER, reason="too slow")})
+    nothing = once(1.0, "eager").but(load=Load(scenario=Scenario.SERVER, reason="too slow"))
     growing = [window(p50_ms=5.0 + part, p99_ms=25.0, joules=50.0, energy_source="RAPL") for part in range(6)]
     falling = [window(rate, asked_rate=None) for rate in (400.0, 400.0, 400.0, 400.0, 200.0, 200.0)]
     missed = [window(600.0, p99_ms=25.0)] * 6
 
     def short(seconds: float, requests: int) -> Record:
         turns = [
-            turn.model_copy(update={"windows": [window(seconds=seconds, requests=requests)]})
+            turn.but(windows=[window(seconds=seconds, requests=requests)])
             for turn in eager.load.turns  # type: ignore[union-attr]
         ]
-        return eager.model_copy(update={"load": eager.load.model_copy(update={"turns": turns})})  # type: ignore[union-attr]
+        return eager.but(load=eager.load.but(turns=turns))  # type: ignore[union-attr]
 
     def of_soak(soak: Sequence[object], *lower: object, **more: object) -> list[Record]:
         return [carrying("eager", [400, 402, 401], soak=soak, lower_soak=lower, **more)]
@@ -445,7 +445,7 @@ def under_load() -> dict[str, list[Record]]:
             for lowest in (280.0, 450.0)
         },
         "eager that does not repeat itself under load": [
-            carrying("onnx", [600, 601, 599]), eager.model_copy(update={"doubts": [Unchecked(why=EAGER_DIFFERS)]})
+            carrying("onnx", [600, 601, 599]), eager.but(doubts=[Unchecked(why=EAGER_DIFFERS)])
         ],
         "a soak in which latencies grow": of_soak(growing, *[window(360.0)] * 3),
         **{
@@ -469,7 +469,7 @@ def under_load() -> dict[str, list[Record]]:
         "requests that failed": of_soak([window(failed=3, failure="RuntimeError: no")]),
         "no value, and wrong answers": [
             nothing,
-            carrying("onnx", [900, 901, 902]).model_copy(update={"status": Status.INCORRECT}),
+            carrying("onnx", [900, 901, 902]).but(status=Status.INCORRECT),
             carrying("openvino", [400, 402, 401]),
         ],
         "slow stages around a quick model": [
@@ -509,12 +509,12 @@ def required() -> dict[str, tuple[str, list[Record]]]:
     hard = [draw.gauss(10.0, 3.0) for _ in range(100)]
     scores, eight = [0.2, 0.9, 0.5, 0.7] * 2, right(8)
     eager = metrics.measured("eager", eight, eight, ms=2.0)
-    several = eager.cell.model_copy(update={"compared": (Precision.FP32, Precision.BF16)})
+    several = eager.cell.but(compared=(Precision.FP32, Precision.BF16))
     nan = metrics.failed(metrics.measured("onnx", eight, eight), metrics=metrics.NAN)
     of_reference = [
         metrics.failed(once(ms, name), reference_metrics=metrics.NAN) for name, ms in (("eager", 2.0), ("onnx", 1.0))
     ]
-    unheld = accuracy(1e-7).model_copy(update={"changes": 4, "changes_unheld": 1})
+    unheld = accuracy(1e-7).but(changes=4, changes_unheld=1)
     boxes, wide = ({"eager_rmse": 1e-2, "eager_relative_rmse": error} for error in (1e-7, 2e-3))
     across = precisions.records()
     return {
@@ -548,7 +548,7 @@ def required() -> dict[str, tuple[str, list[Record]]]:
         "a plain number beyond the limit": ("top1>-1%", evaluated(0.75, 0.76)),
         "eager alone": ("top1>-1%", [eager]),
         "eager alone that may lose nothing": ("top1>=0%", [eager]),
-        "eager alone across precisions": ("top1>-1%", [eager.model_copy(update={"cell": several})]),
+        "eager alone across precisions": ("top1>-1%", [eager.but(cell=several)]),
         "a build that was not evaluated": ("", [nan, eager]),
         "a build that was not evaluated and must be": ("top1>-1%", [nan, eager]),
         "a reference that was not evaluated": ("", of_reference),
@@ -584,7 +584,7 @@ def required() -> dict[str, tuple[str, list[Record]]]:
         "a step in bf16": ("", [*across, precisions.record("inductor", "bf16", 0.9, error=1e-7)]),
         "a step that bf16 does not hold": (
             "",
-            [*across, precisions.record("inductor", "bf16", 0.9).model_copy(update={"accuracy": unheld})],
+            [*across, precisions.record("inductor", "bf16", 0.9).but(accuracy=unheld)],
         ),
     }  # fmt: skip
 
@@ -592,11 +592,9 @@ def required() -> dict[str, tuple[str, list[Record]]]:
 def by_calibration(precision: Precision) -> list[Record]:
     """Return a contest in this precision whose metric is of samples of which some calibrated it."""
     return [
-        each.model_copy(
-            update={
-                "cell": each.cell.model_copy(update={"precision": precision}),
-                "reference_metrics": each.reference_metrics.model_copy(update={"judged": 800, "calibrating": 64}),
-            }
+        each.but(
+            cell=each.cell.but(precision=precision),
+            reference_metrics=each.reference_metrics.but(judged=800, calibrating=64),
         )
         for each in evaluated(right(800), right(800))
         if each.reference_metrics
@@ -604,7 +602,7 @@ def by_calibration(precision: Precision) -> list[Record]:
 
 
 def checked(record: Record, **update: object) -> Record:
-    return record.model_copy(update={"accuracy": record.accuracy and record.accuracy.model_copy(update=update)})
+    return record.but(accuracy=record.accuracy and record.accuracy.but(**update))
 
 
 def test_contests_are_judged_as_before() -> None:

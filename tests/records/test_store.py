@@ -40,7 +40,7 @@ def cell_in(mode: str) -> Cell:
 def record(mode: str, group: int | None = None) -> Record:
     if group is None:
         return Record(cell=cell_in(mode), status=Status.ERROR, reason="scripted")
-    return ok(cell_in(mode), [burst.model_copy(update={"group": group}) for burst in bursts(1.0, rounds=2, calls=3)])
+    return ok(cell_in(mode), [burst.but(group=group) for burst in bursts(1.0, rounds=2, calls=3)])
 
 
 MODES = ("slow", "default", "again")
@@ -252,7 +252,7 @@ def test_json_has_a_record_a_line_and_is_utf8(tmp_path: Path) -> None:
 
 
 def test_not_a_number_survives_as_standard_json(tmp_path: Path) -> None:
-    wrong = accuracy(math.inf, passed=False).model_copy(update={"max_abs_error": math.nan})
+    wrong = accuracy(math.inf, passed=False).but(max_abs_error=math.nan)
     text = to_json(report([ok(cell(), bursts(1.0), accuracy=wrong)]))
 
     def refuse(constant: str) -> None:
@@ -300,7 +300,7 @@ def test_a_newer_minor_version_may_have_more_fields(tmp_path: Path) -> None:
     records = json.loads(to_json(made))["records"]
     records[0]["cell"]["colour"] = records[0]["bursts"][2]["mood"] = records[0]["doubts"][0]["why"] = "red"
     found = read(changed(tmp_path, schema_version="3.99.0", records=records, colour="red"))
-    assert found == made.model_copy(update={"schema_version": "3.99.0"})
+    assert found == made.but(schema_version="3.99.0")
     assert "planned" in error_line(changed(tmp_path, schema_version="3.99.0", planned="many", colour="red"))
 
 

@@ -69,8 +69,7 @@ def over_processes(
     made = []
     for process, bias in enumerate(biases):
         taken = bursts(median_ms * bias, rounds, seed=1000 * process + seed, **more)
-        at = {"group": process, "process": process}
-        made += [burst.model_copy(update=at | {"started_s": burst.started_s + 60.0 * process}) for burst in taken]
+        made += [each.but(group=process, process=process, started_s=each.started_s + 60.0 * process) for each in taken]
     return made
 
 
@@ -110,7 +109,7 @@ def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **m
 
 def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
     """Return the same bursts, taken under these conditions."""
-    return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
+    return [burst.but(conditions=Conditions(**conditions)) for burst in bursts]
 
 
 def scored(record: Record, scores: Scores | None, reference: Scores, **more: Any) -> Record:
@@ -122,7 +121,7 @@ def scored(record: Record, scores: Scores | None, reference: Scores, **more: Any
         top1 = Metric.of_scores(given) if isinstance(given, list) else Metric(value=given)
         return Metrics(values={"top1": top1}, **more)
 
-    return record.model_copy(update={"metrics": metrics(scores), "reference_metrics": metrics(reference)})
+    return record.but(metrics=metrics(scores), reference_metrics=metrics(reference))
 
 
 def caveat(text: str) -> Caveat:
@@ -164,7 +163,7 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
 
 def processes_of(made: list[Burst], phases: list[Phase]) -> list[Process]:
     """Return the processes of the bursts. The first one took `phases`; the others started warm in a tenth of them."""
-    warm = [phase.model_copy(update={"seconds": phase.seconds / 10}) for phase in phases if phase.name != "export"]
+    warm = [phase.but(seconds=phase.seconds / 10) for phase in phases if phase.name != "export"]
     return [
         Process(
             index=index,

@@ -128,7 +128,7 @@ def test_a_cell_that_misses_a_requirement_says_so_in_its_row_and_changes_no_numb
     ],
 )
 def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told: str) -> None:
-    step: schema.Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
+    step: schema.Accuracy = accuracy(0.2).but(changes=26, changes_unheld=unheld)
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
     assert in_markdown(judged([record]))[0]["relative RMSE"] == told
 
@@ -170,7 +170,7 @@ def records(chosen: Iterable[str]) -> list[schema.Record]:
             compared = precisions if len(precisions) > 1 else ()
             measured = cell(name, task=task, dimensions=SIZES, precision=precision, compared=compared)
             if "dynamic" in chosen and name == "onnx":
-                measured = measured.model_copy(update={"dynamic": {"batch": schema.Range(low=1, built_at=4, high=4)}})
+                measured = measured.but(dynamic={"batch": schema.Range(low=1, built_at=4, high=4)})
             made.append(
                 ok(measured, steady([1.0 * place] * 3, rounds=4), build_s=2.0, **more(chosen, measured.id, name, place))
             )
@@ -256,7 +256,7 @@ def lost(record: schema.Record, status: schema.Status = schema.Status.OOM) -> sc
 def report_of(records: Iterable[schema.Record]) -> schema.Report:
     records = list(records)
     made = samples.report()
-    return made.model_copy(update={"records": records, "planned": len(records)})
+    return made.but(records=records, planned=len(records))
 
 
 def judged_of(records: Iterable[schema.Record]) -> Judgement:
@@ -282,9 +282,9 @@ MODELS = [
 
 
 def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
-    other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": Precision.BF16})})
+    other = SWEPT[0].but(cell=SWEPT[0].cell.but(precision=Precision.BF16))
     fused = {**SWEPT[0].cell.dimensions, "variant": "sdpa"}
-    third = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"dimensions": fused})})
+    third = SWEPT[0].but(cell=SWEPT[0].cell.but(dimensions=fused))
     assert set(sweep_tables(judged_of([SWEPT[0], other, third]))) == {
         "attention_sweep-naive-cuda-fp32.csv",
         "attention_sweep-naive-cuda-bf16.csv",
@@ -315,7 +315,7 @@ def test_a_stream_of_lengths_is_no_row() -> None:
 
 
 def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
-    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": schema.Status.INCORRECT})]
+    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].but(status=schema.Status.INCORRECT)]
     (row,) = rows(sweep_tables(judged_of(records))["transformer_sweep-cuda-fp32.csv"])
     assert row["forward_vanilla_ms"] == row["forward_speedup"] == row["fwd_bwd_compiled_ms"] == ""
     assert float(row["forward_compiled_ms"]) > 0 and float(row["fwd_bwd_vanilla_ms"]) > 0
@@ -330,9 +330,7 @@ def in_two_precisions() -> list[schema.Record]:
     """Return compiled attention in two precisions of one contest. Each is over eager in its own precision."""
     both = (Precision.FP32, Precision.BF16)
     return [
-        record.model_copy(
-            update={"cell": record.cell.model_copy(update={"precision": precision, "compared": both})}
-        )
+        record.but(cell=record.cell.but(precision=precision, compared=both))
         for precision, times in ((Precision.FP32, 4.0), (Precision.BF16, 1.0))
         for seq in (256, 512)
         for record in (attention("eager", seq, 2 * times), attention("inductor", seq, times))

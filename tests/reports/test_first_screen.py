@@ -73,8 +73,8 @@ FULL = Failure(kind="OSError", text="[Errno 28]")
 
 def of_model(records: list[Record], model: str, **more: object) -> list[Record]:
     """Return the same records, of another model."""
-    moved = [record.cell.model_copy(update={"model": model}) for record in records]
-    return [record.model_copy(update={"cell": its, **more}) for record, its in zip(records, moved, strict=True)]
+    moved = [record.cell.but(model=model) for record in records]
+    return [record.but(cell=its, **more) for record, its in zip(records, moved, strict=True)]
 
 
 def ended(failure: Failure) -> Record:
@@ -86,20 +86,18 @@ def absent(backend: str, reason: str, **more: object) -> Record:
 
 
 def checked(**update: object) -> list[Record]:
-    return [once(1.0, "onnx", accuracy=accuracy().model_copy(update=update)), EAGER]
+    return [once(1.0, "onnx", accuracy=accuracy().but(**update)), EAGER]
 
 
 def not_tried(**update: object) -> list[Record]:
     half = {"precision": "fp16"}
     of_half = [ok(cell(**half), constant([1.0] * 6)), absent("tensorrt", "no GPU", **half)]
     records = [once(1.0, "eager"), ONNX, absent("tensorrt", "no GPU"), absent("triton", "no GPU"), *of_half]
-    return [record.model_copy(update=update) for record in [*records, absent("onnx", "no fp16", **half)]]
+    return [record.but(**update) for record in [*records, absent("onnx", "no fp16", **half)]]
 
 
 def inexact(relative_rmse: float, kind: str = "outputs too far off") -> Judgement:
-    error = accuracy().model_copy(
-        update={"passed": False, "is_only_inexact": True, "relative_rmse": relative_rmse, "allclose": False}
-    )
+    error = accuracy().but(passed=False, is_only_inexact=True, relative_rmse=relative_rmse, allclose=False)
     failure = Failure(kind=kind, text="rmse")
     wrong = failed(cell("onnx"), Status.INCORRECT, failure.sentence, failure=failure, accuracy=error)
     return judged([EAGER, wrong])
@@ -141,10 +139,8 @@ CASES: dict[str, Callable[[], Judgement]] = {
     "no time was left": lambda: judged([EAGER, failed(cell("onnx"), Status.NOT_REACHED, "--budget left no time")]),
     "an error": lambda: judged([EAGER, ended(FULL)]),
     "a full disk": lambda: judged([EAGER, ended(FULL.on_full_disk)]),
-    "nothing can run": lambda: judged([absent("tensorrt", "no GPU").model_copy(update={"asked_by_name": True})]),
-    "one named cannot run": lambda: judged(
-        [EAGER, absent("tensorrt", "no GPU").model_copy(update={"asked_by_name": True})]
-    ),
+    "nothing can run": lambda: judged([absent("tensorrt", "no GPU").but(asked_by_name=True)]),
+    "one named cannot run": lambda: judged([EAGER, absent("tensorrt", "no GPU").but(asked_by_name=True)]),
     "some cannot run": lambda: judged(not_tried()),
     "some named cannot run": lambda: judged(not_tried(asked_by_name=True)),
     "an open contest beside a sure one": lambda: judged([ONNX, EAGER, *OPEN]),
@@ -208,7 +204,7 @@ def test_an_answer_that_is_not_kept_names_the_cell_to_export() -> None:
 def test_whoever_measures_again_is_reported_which_variables_the_models_files_read() -> None:
     plain = report(EQUALS)
     read = {"own_variables": {"MYWIDTH": "0a1b", "MYDEPTH": ""}}
-    found = judge(plain.model_copy(update={"environment": plain.environment.model_copy(update=read)}))
+    found = judge(plain.but(environment=plain.environment.but(**read)))
     told = "The model's files read MYWIDTH, which was set: set it for these commands, too."
     outputs = every_output(found)
     for name in ("quiet", "report.md", "details.md", "page"):
@@ -261,8 +257,8 @@ def generating(first_ms: float, further_ms: float) -> list[Record]:
 
 
 def without_turns(records: list[Record]) -> list[Record]:
-    loads_of = [each.load and each.load.model_copy(update={"turns": []}) for each in records]
-    return [each.model_copy(update={"load": of}) for each, of in zip(records, loads_of, strict=True)]
+    loads_of = [each.load and each.load.but(turns=[]) for each in records]
+    return [each.but(load=of) for each, of in zip(records, loads_of, strict=True)]
 
 
 QUESTIONS: dict[str, Callable[[], Judgement]] = {
@@ -362,7 +358,7 @@ def test_what_keeps_the_cheapest_build_from_winning_is_listed_though_another_ans
     slow_to_build = ok(cell("inductor"), steady([0.5, 0.5]), build_s=60.0)
     fastest = metrics.measured("inductor", [1.0] * 1000, [1.0] * 1000, ms=0.5)
     records = [
-        fastest.model_copy(update={"phases": slow_to_build.phases, "processes": slow_to_build.processes}),
+        fastest.but(phases=slow_to_build.phases, processes=slow_to_build.processes),
         metrics.measured("onnx", few, few),
         metrics.measured("eager", few, few, ms=2.0),
     ]
@@ -435,7 +431,7 @@ def test_a_winner_is_doubted_while_a_cell_was_not_reached(tmp_path: Path) -> Non
     ],
 )
 def test_a_live_model_is_compared_again_since_resume_cannot_go_on_with_it(model: str, told: str) -> None:
-    eager, onnx, missing = (cell(backend).model_copy(update={"model": model}) for backend in BACKENDS)
+    eager, onnx, missing = (cell(backend).but(model=model) for backend in BACKENDS)
     open_pair = [ok(eager, steady([1.0, 1.4, 1.1])), ok(onnx, steady([1.3, 1.0, 1.1]))]
     later = Record(cell=missing, status=Status.NOT_REACHED, reason="too early")
     judgement = judge(report([*open_pair, later], complete=False, request={"models": [model]}))
@@ -463,7 +459,7 @@ def test_the_advice_for_an_open_answer_is_about_what_has_stopped_the_run(
 ) -> None:
     levels_ms = ([1.0, 1.7, 1.1, 3.0, 0.9] * 4)[:processes]
     pair = [ok(cell("eager"), steady(levels_ms)), ok(cell("onnx"), steady(levels_ms[1:] + levels_ms[:1]))]
-    pair = [record.model_copy(update={"elapsed_s": 30.0}) for record in pair]
+    pair = [record.but(elapsed_s=30.0) for record in pair]
     (contest,) = judge(report(pair, complete=is_complete, request=asked)).contests
     doubts = sentences.doubts(contest)
     (how_to_decide,) = (each for each in doubts if re.search("how (onnx|eager) compares with", each))
@@ -489,7 +485,7 @@ def test_a_report_without_a_chart_imports_no_matplotlib(tmp_path: Path, monkeypa
 
 
 def test_a_contest_that_has_not_begun_has_a_row_for_each_cell(tmp_path: Path) -> None:
-    other = cell("eager").model_copy(update={"model": "later"})
+    other = cell("eager").but(model="later")
     ahead = [Record(cell=each, status=Status.NOT_REACHED) for each in (cell("eager"), other)]
     store = Store.create(tmp_path / "run", Request(models=("conv",)), [each.cell.id for each in ahead], "", ahead)
     store.save_environment(environment())

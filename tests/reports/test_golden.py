@@ -60,7 +60,7 @@ def compared() -> Comparison:
         samples.failed(second.cell, Status.OOM, "out of memory", log_tail="allocating"),
     ]
     other = {"cuda": "13.0", "git_commit": "fff0000", "git_dirty": False, "hostname": "other"}
-    where = samples.environment().model_copy(update=other)
+    where = samples.environment().but(**other)
     return compare(samples.report(base), samples.report(new, run_id="new", environment=where))
 
 
@@ -161,11 +161,11 @@ def cases(xml: str) -> dict[str, list[str]]:
 def test_the_time_of_a_suite_is_what_passed_and_not_the_sum_of_cells_that_share_rounds() -> None:
     def lasted(label: str, began: str, elapsed_s: float, model: str = "conv") -> Record:
         update = {"started_at": f"2026-11-27T08:00:{began}+00:00", "elapsed_s": elapsed_s}
-        return ok(cell(label, model=model), steady(LEVELS)).model_copy(update=update)
+        return ok(cell(label, model=model), steady(LEVELS)).but(**update)
 
     both = [lasted("eager", "00", 20.0), lasted("onnx", "02", 18.5), lasted("inductor", "05", 5.0)]
     alone = [lasted("eager", "30", 5.0, "mlp"), lasted("onnx", "40", 4.0, "mlp")]  # it was resumed in between
-    found = report([*both, *alone]).model_copy(update={"elapsed_s": 31.0})
+    found = report([*both, *alone]).but(elapsed_s=31.0)
     for xml in (junit.of_run(judge(found)), junit.of_comparison(compare(found, found), parse_fail_on("broken"))):
         root = ElementTree.fromstring(xml)
         assert [root.attrib["time"], *(suite.attrib["time"] for suite in root)] == ["31.000", "20.500", "9.000"]
@@ -201,7 +201,7 @@ def test_the_summary_names_the_libraries_that_gave_a_number() -> None:
         report(),
         sweep(40, 2),
         report([failed(cell("onnx", f"mode-{number}"), Status.CRASH, HOSTILE) for number in range(50)]),
-        sweep(40, 2).model_copy(update={"complete": False}),
+        sweep(40, 2).but(complete=False),
     ],
     ids=["three contests", "a sweep", "failures", "interrupted"],
 )

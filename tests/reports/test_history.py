@@ -62,14 +62,14 @@ def across(scale: float, *precisions: Precision) -> list[Record]:
     """eager and onnx in one contest of these precisions, which take 2 and 1 ms, and half of it for each further one."""
     compared = precisions if len(precisions) > 1 else ()
     return [
-        ok(cell(name).model_copy(update={"precision": precision, "compared": compared}), constant([scale * ms] * 8))
+        ok(cell(name).but(precision=precision, compared=compared), constant([scale * ms] * 8))
         for place, precision in enumerate(precisions)
         for name, ms in (("eager", 2.0 / 2**place), ("onnx", 1.0 / 2**place))
     ]
 
 
-RENEWED = environment().model_copy(update={"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}})
-ELSEWHERE = RENEWED.model_copy(update={"git_commit": "fff0000", "hostname": "other"})
+RENEWED = environment().but(versions={"torch": "2.10.0", "onnxruntime": "1.23.0"})
+ELSEWHERE = RENEWED.but(git_commit="fff0000", hostname="other")
 ASKED = (Precision.FP32, Precision.BF16, Precision.INT8)
 HISTORIES: dict[str, list[Report]] = {
     "precisions of one contest": [made(day, across(day, *ASKED)) for day in (1, 2)],
@@ -114,14 +114,14 @@ def test_the_figure_marks_another_environment_and_has_a_gap_for_a_cell_that_fail
 def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:
     keep(made(2, medians(1.0), zone="+14:00"), tmp_path / "a")  # 20:00 of the day before, in UTC
     keep(made(1, medians(1.0), zone=""), tmp_path / "b")
-    keep(made(1, medians(1.0), zone="Z").model_copy(update={"run_id": "early"}), tmp_path / "c")
+    keep(made(1, medians(1.0), zone="Z").but(run_id="early"), tmp_path / "c")
     assert [run.run_id for run in history.read(tmp_path).runs] == ["early", "run-1", "run-2"]
 
 
 def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
     keep(made(1, medians(1.0)), tmp_path / "good")
     keep(made(1, medians(1.0)), tmp_path / "good-again")
-    keep(made(1, medians(1.0)).model_copy(update={"created_at": "yesterday"}), tmp_path / "undated")
+    keep(made(1, medians(1.0)).but(created_at="yesterday"), tmp_path / "undated")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "report.json").write_text("{", encoding="utf-8")
     (tmp_path / "other").mkdir()
@@ -189,7 +189,7 @@ def test_a_report_has_the_date_on_which_its_run_began(tmp_path: Path) -> None:
     path.write_text(json.dumps(plan))
     store.save(measured)
     interrupted = report_of(store)
-    store.save(added.model_copy(update={"started_at": "2027-01-02T03:04:05+00:00"}))
+    store.save(added.but(started_at="2027-01-02T03:04:05+00:00"))
     resumed = report_of(store)
     assert not interrupted.complete and resumed.complete
     assert interrupted.created_at == resumed.created_at == BEGAN

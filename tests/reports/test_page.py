@@ -184,7 +184,7 @@ def test_extreme_numbers_are_drawn_too() -> None:
     one_call = [ok(cell("eager"), bursts(1e-6, 1, 1)), ok(cell("onnx"), bursts(1e5, 1, 1))]
     nothing = ok(cell("null"), constant([1e-6] * 4), roofline=roofline(1.0), first_call_s=0.0, status=Status.INCORRECT)
     endless = ok(cell("onnx"), constant([1e9]), accuracy=accuracy(math.inf), build_s=1e-12, status=Status.INCORRECT)
-    unknown = nothing.model_copy(update={"memory": None, "phases": []})
+    unknown = nothing.but(memory=None, phases=[])
     for records in (one_call, [nothing], [endless], [unknown, endless]):
         assert Page(to_page(judged(records))).charts()
 
@@ -213,7 +213,7 @@ def test_a_site_has_an_index_the_reports_and_a_card(tmp_path: Path, capsys: pyte
 
 def test_a_card_measures_again_without_the_files_of_the_run() -> None:
     command = "bakeoff --model conv --json --junit j.xml --summary=s.md --out results/x"
-    made = judge(run("first", 11, 1.0).model_copy(update={"command": f"{command}\nbakeoff --model mlp"}))
+    made = judge(run("first", 11, 1.0).but(command=f"{command}\nbakeoff --model mlp"))
     assert site.to_card([made]).endswith("```sh\nbakeoff --model conv\nbakeoff --model mlp\n```\n")
 
 
@@ -296,7 +296,7 @@ def hostile(text: str = HOSTILE, run_id: str = HOSTILE, created_at: str = "2026-
         command=text,
         notes=[text],
         request={text: text, "calls": 7},
-        environment=environment().model_copy(update={**names, "gpus": []}),
+        environment=environment().but(**names, gpus=[]),
     )
 
 

@@ -332,16 +332,14 @@ def models() -> str:
 
 
 def under_load() -> str:
-    return to_page(judge(report(load_records()).model_copy(update={"request": {"load": "server", "price": "3.6/h"}})))
+    return to_page(judge(report(load_records()).but(request={"load": "server", "price": "3.6/h"})))
 
 
 def across_precisions() -> str:
     records = [
-        each.model_copy(
-            update={
-                "metrics": Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [0.0] * wrong)}),
-                "reference_metrics": Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [1.0] * wrong)}),
-            }
+        each.but(
+            metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [0.0] * wrong)}),
+            reference_metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 60 + [1.0] * wrong)}),
         )
         for wrong, each in enumerate(precision_records())
     ]

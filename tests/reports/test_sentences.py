@@ -64,8 +64,9 @@ CONTESTS: dict[str, ContestJudgement] = {
     "many that tie": judged_contest(*(once(1.0 + number / 1000, f"b{number}") for number in range(6))),
     "no eager": judged_contest(once(1.0, "onnx", build_s=1.0), once(2.0, "inductor")),
     "calls until final": judged_contest(
-        once(2.0, "eager"), once(1.0, "onnx", build_s=1.0).model_copy(
-            update={"phases": [*once(1.0, "onnx", build_s=1.0).phases, Phase(name="settle", calls=1000, seconds=21.0)]}
+        once(2.0, "eager"),
+        (built := once(1.0, "onnx", build_s=1.0)).but(
+            phases=[*built.phases, Phase(name="settle", calls=1000, seconds=21.0)]
         ),
     ),
 }  # fmt: skip
@@ -101,9 +102,7 @@ def test_what_left_early_is_reported_as_before_and_is_no_doubt() -> None:
         records = [
             once(3.0 + place, label) for place, label in enumerate(("openvino", "inductor", "onnx", "torchscript"))
         ]
-        contest = judged_contest(
-            *(record.model_copy(update={"left": left.get(record.cell.label)}) for record in records)
-        )
+        contest = judged_contest(*(record.but(left=left.get(record.cell.label)) for record in records))
         lines.append(f"{name}: {sentences.left_early(contest)}")
         assert not [told for told in sentences.doubts(contest) if " left " in told]
     same_as_golden("left_early.txt", "\n".join(lines))
@@ -146,8 +145,8 @@ def test_builds_of_earlier_runs_and_of_other_cells_are_reported_as_before() -> N
     old, shared = ({"built_at": "2026-01-02T03:04:05+00:00"}, {"shared_with": "onnx"})
     later, days_before = ({"built_at": f"{at}:05+00:00"} for at in ("2026-01-02T03:06", "2025-12-30T23:59"))
     phases = {"eager": [{}], "onnx": [old], "torchscript": [later], "iree": [days_before], "onnx/cuda-graph": [shared]}
-    day = accuracy().model_copy(update={"reference_kept_at": "2026-01-03T03:04:05+00:00"})
-    floor = roofline(1.0).model_copy(update={"ceilings_kept_at": "2026-01-04T03:04:05+00:00"})
+    day = accuracy().but(reference_kept_at="2026-01-03T03:04:05+00:00")
+    floor = roofline(1.0).but(ceilings_kept_at="2026-01-04T03:04:05+00:00")
     records = [
         once(
             1.0, label, accuracy=day, roofline=floor, phases=[Phase(name="export", seconds=1, **more) for more in each]
@@ -248,7 +247,7 @@ def test_a_floor_that_was_not_measured_is_reported_with_the_reason_on_the_termin
 def under_load(turns: int, **more: object) -> Report:
     """Return an interrupted run under load of two cells, of which so many have a turn."""
     records = [carrying("onnx", [400] if turns else []), carrying("openvino", [300] if turns > 1 else [])]
-    records = [record.model_copy(update=more) for record in records]
+    records = [record.but(**more) for record in records]
     return report(records, complete=False, planned=2, request={"load": "server"})
 
 
@@ -279,10 +278,7 @@ BUDGETS: dict[str, Report] = {
     "no budget": report(OPEN, request={}),
     "resumed without its budget": report(OPEN, **BUDGET, resumed_at="2026-11-30T08:00:00+00:00"),
     "a budget beside other programs": report(
-        [
-            one.model_copy(update={"bursts": under(one.bursts, wait_share=0.2, cpu_share=1.2, others_cores=2.0)})
-            for one in OPEN[:2]
-        ],
+        [one.but(bursts=under(one.bursts, wait_share=0.2, cpu_share=1.2, others_cores=2.0)) for one in OPEN[:2]],
         **BUDGET,
     ),
     "a budget for few processes": report(HASTY, **BUDGET),
@@ -299,7 +295,7 @@ PRODUCTS: dict[str, list[Record]] = {
     "a product bound by memory": product_on_cuda(bound="memory"),
     "cells of the CPU": conv_on_cpu(),
 }
-NOT_FINITE_YET = accuracy().model_copy(update={"not_finite": 3})
+NOT_FINITE_YET = accuracy().but(not_finite=3)
 REMARKED: dict[str, list[Record]] = {
     "values that are not finite": [once(1.0, "onnx", accuracy=NOT_FINITE_YET), once(2.0, "eager")],
     "a slow process that one cell lacks": [
@@ -319,14 +315,14 @@ NAMED: dict[str, list[Cell]] = {
     "two sizes and another model": [*MANY_SIZES, cell(dimensions={"size": 32})],
     "two backends, and one that cannot run": [cell("eager"), cell("onnx")],
 }
-WRONG = [record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()]
+WRONG = [record.but(status=Status.INCORRECT) for record in product_on_cuda()]
 GPUS = {"one": environment().gpus, "four": [Gpu(index=n, name="NVIDIA H200") for n in range(4)], "none": []}
 
 
 def test_runs_and_machines_are_reported_as_before() -> None:
     lines = [f"{name}: {machine.what_is_missing(run)}" for name, run in RUNS.items()]
     for name, gpus in GPUS.items():
-        lines.append(f"{name}: {machine.name(environment().model_copy(update={'gpus': gpus}))}")
+        lines.append(f"{name}: {machine.name(environment().but(gpus=gpus))}")
     lines += [f"{name}: {sentences.what_more_time_would_settle(judge(run))}" for name, run in BUDGETS.items()]
     for name, records in (PRODUCTS | {"a wrong product": WRONG}).items():
         lines += [f"{name}: {machine.tensor_core_rates(contest)}" for contest in contests_of(report(records))]
@@ -360,7 +356,7 @@ CASES: dict[str, ContestJudgement] = {
     "crossings and two that tie": view(),
     "a number of calls": view(calls=7_777),
     "one is always the cheapest": view(SLOWER),
-    "a start that was not timed": view([SLOWER[0], SLOWER[1].model_copy(update={"phases": []})]),
+    "a start that was not timed": view([SLOWER[0], SLOWER[1].but(phases=[])]),
     "a lead of the first call alone": view(
         [
             ok(cell("eager"), over_processes(1.0), first_call_s=0.1),

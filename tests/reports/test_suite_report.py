@@ -97,7 +97,7 @@ def test_the_page_colours_speedups_and_names_failures_by_their_status(page: str)
 
 def test_a_suite_without_a_baseline_has_latencies_and_no_speedups() -> None:
     records: list[Record] = [
-        each.model_copy(update={"cell": each.cell.model_copy(update={"model": f"net{n}"})})
+        each.but(cell=each.cell.but(model=f"net{n}"))
         for n in range(4)
         for each in (lived(1.0, "onnx"), lived(2.0, "openvino"))
     ]
@@ -117,7 +117,7 @@ GUARD = "0/0: tensor 'x' size mismatch at index 1"
 
 def of(label: str, seq: int, dynamic: bool = False) -> Cell:
     made = cell(label, model="transformer", dimensions={"batch": 2, "seq": seq})
-    return made.model_copy(update={"dynamic": SPAN}) if dynamic else made
+    return made.but(dynamic=SPAN) if dynamic else made
 
 
 def records() -> list[Record]:
@@ -154,7 +154,7 @@ def test_two_environments_share_a_range() -> None:
     for seq, faster in ((16, "old"), (64, "new")):
         made.append(ok(of("eager", seq), steady([2.0] * 3)))
         for name in ("old", "new"):
-            built = of("onnx", seq, dynamic=True).model_copy(update={"environment": name})
+            built = of("onnx", seq, dynamic=True).but(environment=name)
             made.append(ok(built, steady([0.5 if name == faster else 1.0] * 3)))
     (only,) = judge(report(made)).dynamic_ranges
     assert [build.configuration for build in only.builds if build.is_needed] == ["onnx@old", "onnx@new"]
@@ -164,9 +164,7 @@ def test_two_environments_share_a_range() -> None:
 def changed(label: str, seqs: tuple[int, ...] = (16, 64), **update: object) -> DynamicRange:
     """Return the same range, in which the cells of this label are others at these sizes."""
     made = [
-        record.model_copy(update=update)
-        if record.cell.label == label and record.cell.dimensions["seq"] in seqs
-        else record
+        record.but(**update) if record.cell.label == label and record.cell.dimensions["seq"] in seqs else record
         for record in records()
     ]
     (only,) = judge(report(made)).dynamic_ranges
@@ -226,7 +224,7 @@ def loaded_records() -> list[Record]:
 @pytest.fixture(scope="module")
 def loaded_judgement() -> Judgement:
     request = {"load": "server", "price": "3.6/h"}
-    return judge(report(loaded_records()).model_copy(update={"request": request}))
+    return judge(report(loaded_records()).but(request=request))
 
 
 def soaked(*at_less: tuple[float, float]) -> list[Record]:

@@ -149,9 +149,9 @@ def test_a_terminal_that_cannot_go_back_gets_the_lines_of_a_pipe() -> None:
 
 def test_the_last_medians_are_those_of_the_tables_below() -> None:
     console, file = terminal()
-    latency = MEASURED.latency and MEASURED.latency.model_copy(update={"median_ms": 7.0})
+    latency = MEASURED.latency and MEASURED.latency.but(median_ms=7.0)
     with LiveTable(console) as table:
-        table.ended(MEASURED.model_copy(update={"latency": latency}))
+        table.ended(MEASURED.but(latency=latency))
         table.decided([MEASURED])
     assert "1.020 ms" in last_picture(file)[0]
 
@@ -226,7 +226,7 @@ def test_cells_that_ended_alike_share_a_line() -> None:
 def test_what_best_left_out_has_no_row_and_is_reported_once() -> None:
     why = "hotpath/cuda-graph replays the same code"
     conv = conv_on_cpu()
-    gone = [conv[0].cell.model_copy(update={"backend": backend, "mode": "default"}) for backend in ("iree", "hotpath")]
+    gone = [conv[0].cell.but(backend=backend, mode="default") for backend in ("iree", "hotpath")]
     text = reported(judged([*conv, *(failed(one, Status.LEFT_OUT, why) for one in gone)]))
     assert f"Left out: iree, hotpath ({why})." in " ".join(text.split())
     assert text.count("iree") == 1

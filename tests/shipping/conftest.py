@@ -50,7 +50,7 @@ def record_of(measured: str | Cell, median_ms: float = 0.1, **fields: Any) -> Re
 
 def report_on(*records: Record, **environment: object) -> Report:
     """Return the report of a run on a machine with one thread for torch, and without variables of its own."""
-    machine = samples.environment().model_copy(update={"torch_threads": 1, "variables": {}, **environment})
+    machine = samples.environment().but(**({"torch_threads": 1, "variables": {}} | environment))
     return samples.report(list(records), environment=machine)
 
 

@@ -73,9 +73,9 @@ def of_a_range(run: Path, label: str, folder: Path) -> Path:
     report = report_file.read(run)
     record = script_parts.find_record(report, label)
     batch = int(record.cell.dimensions["batch"])
-    cell = record.cell.model_copy(update={"dynamic": {"batch": Range(low=1, built_at=batch, high=16)}})
-    record = record.model_copy(update={"cell": cell, "open_axes": {0: {0: (1, 16)}}})
-    report_file.write_json(report.model_copy(update={"records": [record]}), folder)
+    cell = record.cell.but(dynamic={"batch": Range(low=1, built_at=batch, high=16)})
+    record = record.but(cell=cell, open_axes={0: {0: (1, 16)}})
+    report_file.write_json(report.but(records=[record]), folder)
     return folder
 
 
@@ -317,14 +317,14 @@ def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
 
 def with_spread(record: Record, spread: float) -> Record:
     assert record.latency
-    latency = record.latency.model_copy(update={"processes": 2, "process_spread": spread})
-    return record.model_copy(update={"latency": latency})
+    latency = record.latency.but(processes=2, process_spread=spread)
+    return record.but(latency=latency)
 
 
 def test_what_is_written_for_readers_is_as_before() -> None:
     """Requirements are exact, and a local version is a comment. The README cautions where outputs were not compared."""
     why = "the model's own answers have no finite value"
-    unchecked = samples.accuracy().model_copy(update={"unchecked": why, "rmse": math.nan})
+    unchecked = samples.accuracy().but(unchecked=why, rmse=math.nan)
     plain = record_of("onnx", precision_in_force={"use_tf32": "0"})
     lines = export.requirements(
         report_on(plain, versions={"numpy": "2.4.6"}), record_of("aotinductor"), AOTInductor().runtime(CPU)
@@ -545,7 +545,7 @@ def test_other_builds_are_refused() -> None:
 
 
 def test_onnx_runtime_gets_names_types_and_memory(tmp_path: Path) -> None:
-    sample = CPP_SAMPLE.model_copy(update={"inputs": ("int64", "bool")})
+    sample = CPP_SAMPLE.but(inputs=("int64", "bool"))
     program = written_program(tmp_path / "new", "onnx", sample)
     assert "add(inputs_, memory, inputs.at(0).data(), inputs.at(0).size(), { 2, 8 }, 7);" in program
     assert "buffers_[0].resize(400);" in program and "call(SET_INTRA_OP_NUM_THREADS, options, 2);" in program
@@ -560,7 +560,7 @@ def test_a_program_that_does_not_build_says_why(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match=r"^it could not be built: .*CMake Error"):
         cpp_program.build(tmp_path, CppRuntime("onnxruntime", "NOWHERE", "print()"))
     onnx = tmp_path / "onnx"
-    written_program(onnx, "onnx", CPP_SAMPLE.model_copy(update={"inputs": ("int64", "bool")}))
+    written_program(onnx, "onnx", CPP_SAMPLE.but(inputs=("int64", "bool")))
     with pytest.raises(BuildFailed, match=r"CMakeLists.txt:\d+ \(message\)"):
         cpp_program.build(onnx, CppRuntime("onnxruntime", "NOWHERE", "print()"))
 

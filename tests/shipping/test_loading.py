@@ -611,7 +611,7 @@ def started(label: str, *imports_s: float) -> Record:
     """A record of a cell with one start for each of these times, or with none."""
     latency_ms = {"eager": 4.0, "onnx": 2.0, "openvino": 1.0}[label]
     made = ok(samples.cell(label), over_processes(latency_ms))
-    return made.model_copy(update={"starts": [cell(label, *imports_s)]} if imports_s else {})
+    return made.but(starts=[cell(label, *imports_s)]) if imports_s else made
 
 
 def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
@@ -684,7 +684,7 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
     reasons = [cell.reason for record in told.records for cell in record.starts]
     assert reasons == ["the time budget was over after 0 of 7 starts"] * 3 and told.complete
     for record in store.records():
-        store.save(record.model_copy(update={"starts": []}))
+        store.save(record.but(starts=[]))
     start_runs.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
     (contest,) = judge(report_of(store)).contests
     assert contest.starts and {each.label for each in contest.starts.cells} == {

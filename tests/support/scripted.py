@@ -49,7 +49,7 @@ ENERGY = schema.Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.
 
 KERNELS = schema.KernelTimes(busy_ms=0.5, kernels=12, longest=[schema.Kernel(name="gemv", share=0.6)], calls=3)
 METRICS = messages.Evaluated(metrics=Metrics(values={"top1": Metric.of_scores([1.0] * 800)}, seconds=1.0))
-WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
+WRONG = RIGHT.but(passed=False, rule="rmse is 7")
 HANG = "hang"
 INTERRUPT = "interrupt"  # of the controller, which waits for the worker
 SEGFAULT = -11
@@ -72,7 +72,7 @@ def ready_with(check: schema.Accuracy = RIGHT, **changes: Any) -> messages.Ready
         caveat="",
         reference_type="float64",
     )
-    return ready.model_copy(update=changes)
+    return ready.but(**changes)
 
 
 @dataclass
@@ -240,7 +240,7 @@ class ScriptedWorker:
             share = self._script.slower_share if command.seconds > self._script.slower_after_s else 1.0
             window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
-            taken_under_load = messages.TrafficWindow(window=window.model_copy(update=late))
+            taken_under_load = messages.TrafficWindow(window=window.but(**late))
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
         elif isinstance(command, messages.MeasureFurther):

@@ -134,7 +134,7 @@ def test_a_clean_model_names_nothing(backend: str, tmp_path: Path) -> None:
     blame = searched(Net(rounds=False), backend, tmp_path)
     assert blame.found is Found.NOTHING and blame.place is None and blame.builds == 3
     assert conclusion(blame).endswith("No part is to blame.")
-    wrong = blame.model_copy(update={"in_run": "the trace froze a choice at net.py, line 9"})
+    wrong = blame.but(in_run="the trace froze a choice at net.py, line 9")
     assert conclusion(wrong).endswith("for another reason: the trace froze a choice at net.py, line 9")
     assert growth_sentence(blame).startswith("No module has most of the error: ")
     assert "layers.7" in (figure(blame) or "")
@@ -464,7 +464,7 @@ def test_the_script_of_a_failure_ends_as_the_cell_did(command_line: CommandLine,
     cell = samples.cell("onnx", model="odd.py:make")
     report = samples.report([samples.failed(cell, Status.UNSUPPORTED, "ONNX has no function for it")])
     asked = {"models": ["odd.py:make"], "backends": ["onnx"], "devices": ["cpu"]}
-    report_file.write_json(report.model_copy(update={"request": asked}), tmp_path / "run")
+    report_file.write_json(report.but(request=asked), tmp_path / "run")
     status, out, _ = command_line("blame", tmp_path / "run", "onnx", "--script", tmp_path / "failing.py")
     assert status == 1 and "the smallest part that fails alone is 1: aten.special" in out
     assert "A script made from its traced graph, run without Bakeoff, fails in the same way." in out

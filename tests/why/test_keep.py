@@ -83,7 +83,7 @@ def test_a_module_is_added_where_the_build_does_not_hold_what_eager_does(
 
     def refused(self: Keeping, alive: ExitStack, name: str, kept: Sequence[str]) -> Any:
         compiled, variant = built(self, alive, name, kept)
-        return compiled, variant.model_copy(update={"holds": variant.holds and kept != ["1.1"]})
+        return compiled, variant.but(holds=variant.holds and kept != ["1.1"])
 
     monkeypatch.setattr(Keeping, "_variant", refused)
     model = nn.Sequential(nn.Linear(32, 32), nn.Sequential(nn.Linear(32, 32), Residual(1e6), nn.Linear(32, 32)))

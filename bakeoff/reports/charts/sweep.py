@@ -221,7 +221,7 @@ def _over_eager(contest: ContestJudgement) -> Iterator[tuple[Precision, Ratio | 
     for cell in sorted(contest.cells, key=lambda cell: asked.index(cell.cell.precision)):
         if cell.cell.configuration != COMPILED or cell.cell.dynamic:
             continue
-        eager = cell.cell.model_copy(update={"backend": BASELINE}).label
+        eager = cell.cell.but(backend=BASELINE).label
         across = contest.fit.ratio(cell.label, eager) if {cell.label, eager} <= right else None
         yield cell.cell.precision, across if cell.cell.compared else cell.speedup
 

@@ -64,7 +64,7 @@ class Planted(Eager):
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         fault = context.cell.mode
-        plain = replace(context, cell=context.cell.model_copy(update={"mode": DEFAULT}))
+        plain = replace(context, cell=context.cell.but(mode=DEFAULT))
         if fault in IN_MODULE:
             module = module if fault == "scaled-weights" else copy.deepcopy(module)
             IN_MODULE[fault](module)
