@@ -201,8 +201,7 @@ GATE_PAGE = (ROOT / "docs/gate.md").read_text(encoding="utf-8") + WORKFLOW
 @pytest.fixture
 def steps() -> list[dict[str, Any]]:
     yaml = pytest.importorskip("yaml")
-    found: list[dict[str, Any]] = yaml.safe_load(WORKFLOW)["jobs"]["gate"]["steps"]
-    return found
+    return yaml.safe_load(WORKFLOW)["jobs"]["gate"]["steps"]
 
 
 def test_every_step_is_an_action_or_a_script_that_bash_can_read(steps: list[dict[str, Any]]) -> None:
