@@ -75,6 +75,10 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--set", "batch"], "write --set KEY=VALUE"),
         (["--set", "=1"], "write --set KEY=VALUE"),
         (["--set", "batch=1,"], "--set batch= has no value"),
+        (["--preset", "attention_sweep"], "unknown preset 'attention_sweep': did you mean 'attention-sweep'"),
+        (["--preset", "digits"], "--preset digits: it is an example now: --config examples/digits.toml"),
+        (["--model", "mlp", "--task", "generate"], "mlp generates no text"),
+        (["--model", "mlp", "--cold-cache", "--load", "server", "--slo", "p99_ms<5"], "--cold-cache"),
         (["--seed", "-1"], "--seed -1: it must be greater than or equal to 0"),
         (["--seed", "x"], "'--seed': it must be a valid integer (bakeoff run --help)"),
         (["--soak", "x"], "--soak x: write a number of seconds"),
@@ -87,6 +91,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--budget", "0s"], "--budget 0s: write seconds"),
         (["--require", "p9_ms<5"], "unknown quantity 'p9_ms': did you mean 'p99_ms'?"),
         (["--require", "p99_ms"], "--require 'p99_ms': write NAME<NUMBER"),
+        (["--require", "top1<5ms"], "top1 takes a plain number, or a change such as -1%"),
         (["--config", "nowhere.toml"], "--config nowhere.toml: No such file"),
         (["--modle", "mlp"], "--model"),
         (["--model"], "requires an argument"),
@@ -104,6 +109,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["report", "nowhere.json"], "no report at nowhere.json"),
         (["list", "--devices"], "requires an argument"),
         (["list", "--devices", "gpu"], "unknown device 'gpu': write cpu, cuda or cuda:N"),
+        (["doctor", "--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'? (bakeoff list)"),
     ],
     ids=" ".join,
 )
@@ -115,7 +121,7 @@ def test_bad_input_is_refused_in_one_line(command_line: CommandLine, arguments: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'?"),
+        ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'? (in run.toml)"),
         ("seed = 'x'", "--seed x: "),
         ("seed =", "not TOML"),
         ('model = """two\nlines"""', "unknown model 'two lines'"),
@@ -175,9 +181,8 @@ def test_the_version_is_printed(command_line: CommandLine) -> None:
 
 def test_a_file_with_one_function_is_taken_for_a_model_by_that_function(command_line: CommandLine) -> None:
     Path("mine.py").write_text("def build(batch: int = 8): ...\n")
-    assert "'mine.py' is a model, not a command: write bakeoff --model mine.py:build" in complaint(
-        command_line("mine.py")
-    )
+    assert "is a model, not a command: write bakeoff --model mine.py:build" in complaint(command_line("mine.py"))
+    assert "names a file but no factory: write --model mine.py:build" in complaint(command_line("--model", "mine.py"))
 
 
 def test_a_function_that_returns_a_list_is_no_factory(command_line: CommandLine) -> None:
@@ -633,9 +638,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(written: Path, tmp_path: Path, restored_signals: None) -> Path:
+def folder(written: Path, tmp_path: Path) -> Path:
     """Return a copy that a test may change."""
     return shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def ask(folder: Path, command_line: CommandLine) -> CommandLine:
+    """`bakeoff report`, which is asked about that folder."""
+    return lambda *arguments: command_line("report", folder, *arguments)
 
 
 def without_verdicts(folder: Path) -> None:
@@ -643,35 +654,27 @@ def without_verdicts(folder: Path) -> None:
     report_file.write_json(report_file.read(folder).model_copy(update={"verdicts": []}), folder)
 
 
-def call(*arguments: object) -> int:
-    return cli.main(["report", *map(str, arguments)])
-
-
-def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(folder: Path, ask: CommandLine) -> None:
     before = report_file.read(folder)
     assert before.verdicts[0].winner == "onnx"
-    assert call(folder, "--keep", "--require", "median_ms<2, build_s>5") == 0
+    status, said, _ = ask("--keep", "--require", "median_ms<2, build_s>5")
     after = report_file.read(folder)
-    assert after.verdicts[0].winner == "inductor/max-autotune"
+    assert status == 0 and after.verdicts[0].winner == "inductor/max-autotune"
     assert after.records == before.records and after.request["require"] == "median_ms<2, build_s>5"
-    said = capsys.readouterr().out
     assert "- onnx may not win: build_s is 0.9, not > 5" in said
-    assert call(folder, "--keep", "--require", "") == 0
+    assert ask("--keep", "--require", "")[0] == 0
     assert report_file.read(folder).verdicts == before.verdicts
 
 
 def test_a_folder_that_cannot_be_written_does_not_take_the_answer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ask: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    assert call(folder) == 1
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1].startswith("conv  → onnx") and "Read-only file system" in said.err
+    status, out, err = ask()
+    assert status == 1 and out.splitlines()[-1].startswith("conv  → onnx") and "Read-only file system" in err
 
 
 def test_a_terminal_that_is_not_in_utf8_loses_no_answer(folder: Path) -> None:
@@ -693,9 +696,7 @@ def test_a_home_that_cannot_be_written_is_no_remark_after_the_answer(folder: Pat
     assert told.stderr == "" and "conv  → onnx" in told.stdout
 
 
-def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(folder: Path, ask: CommandLine) -> None:
     made = report_file.read(folder)
     kept = [each.model_copy(update={"artifact": f"artifacts/{each.cell.id}"}) for each in made.records]
     for has_builds in (True, False):
@@ -703,19 +704,17 @@ def test_a_build_that_is_not_in_the_folder_is_not_offered_for_export(
         for record in kept:
             path = folder / record.artifact
             path.mkdir(parents=True) if has_builds else path.rmdir()
-        assert call(folder) == 0
-        assert ("bakeoff export" in capsys.readouterr().out) is has_builds
+        status, out, _ = ask()
+        assert status == 0 and ("bakeoff export" in out) is has_builds
 
 
-def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_that_cannot_be_drawn_cost_neither_the_verdict_nor_the_numbers(folder: Path, ask: CommandLine) -> None:
     """The verdict is said before anything is drawn."""
     without_verdicts(folder)
     (folder / "figures").write_text("in the way")
-    assert call(folder) == 1
+    status, out, _ = ask()
+    assert status == 1 and "onnx wins" in out
     assert report_file.read(folder).verdicts[0].winner == "onnx"
-    assert "onnx wins" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -730,58 +729,48 @@ def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     assert (folder / "report.md").exists() and (folder / "report.html").exists()
 
 
-def test_costs_are_reported_over_so_many_calls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(folder, "--keep", "--calls", 100_000) == 0
-    said = " ".join(capsys.readouterr().out.split())
+def test_costs_are_reported_over_so_many_calls(folder: Path, ask: CommandLine) -> None:
+    said = " ".join(ask("--keep", "--calls", 100_000)[1].split())
     answer = re.search(r"→ onnx (\S+) s for 100,000 calls (1\.8\dx) eager", said)
     assert answer and "= From a cold start eager costs least up to call" in said
     for name in ("report.md", "details.md"):
         row = re.search(r"^\| 100,000 \| (.*)$", (folder / name).read_text(encoding="utf-8"), flags=re.M)
         assert row and f"{answer[1]}\\*" in row[1]  # one number for one thing
-    assert call(folder) == 0  # the number is kept
-    assert answer[0] in " ".join(capsys.readouterr().out.split())
-    assert call(folder, "--keep", "--calls", 0) == 0
-    assert "for 100,000 calls" not in capsys.readouterr().out
+    assert answer[0] in " ".join(ask()[1].split()), "the number is kept"
+    assert "for 100,000 calls" not in ask("--keep", "--calls", 0)[1]
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5")])
-def test_a_question_changes_nothing_on_disk(
-    folder: Path, asked: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(folder) == 0
-    plain = capsys.readouterr().out
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert call(folder, *asked) == 0
-    answer = capsys.readouterr().out
-    assert answer != plain and "--keep" in answer and "report.md" not in answer
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+def test_a_question_changes_nothing_on_disk(folder: Path, ask: CommandLine, asked: tuple[str, str]) -> None:
+    _, plain, _ = ask()
+    before = files_of(folder)
+    status, answer, _ = ask(*asked)
+    assert status == 0 and answer != plain and "--keep" in answer and "report.md" not in answer
+    assert files_of(folder) == before
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [("--calls", "-1", "'--calls'"), ("--require", "p9_ms<5", "did you mean 'p99_ms'?")],
+    ("asked", "said"), [(("--calls", "-1"), "'--calls'"), (("--require", "p9_ms<5"), "did you mean 'p99_ms'?")]
 )
 def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    value: str,
-    said: str,
+    folder: Path, ask: CommandLine, asked: tuple[str, str], said: str
 ) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert call(folder, option, value) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and said in line
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    before = files_of(folder)
+    assert said in complaint(ask(*asked))
+    assert files_of(folder) == before
 
 
 @pytest.mark.slow
-def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(folder, "--figures") == 0
-    assert call(folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0
+def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, ask: CommandLine) -> None:
+    assert ask("--figures")[0] == 0
+    status, out, _ = ask(folder / "report.json", "--figures", "--out", folder / "paper")
     alone, together = (folder / name / "latency.svg" for name in ("figures", "paper"))
     assert together.stat().st_size > 1.5 * alone.stat().st_size
-    assert f"Figures: {folder / 'paper'}" in capsys.readouterr().out
+    assert status == 0 and f"Figures: {folder / 'paper'}" in out
 
 
 @pytest.mark.parametrize(
@@ -789,25 +778,18 @@ def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, caps
     [(["--figures"], "name a folder for them by --out"), (["--out", "paper"], "join runs without a contest in common")],
 )
 def test_several_reports_need_a_folder_for_their_figures_and_no_contest_in_common(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    said: str,
+    folder: Path, ask: CommandLine, options: list[str], said: str
 ) -> None:
-    assert call(folder, folder, *options) == 2
-    assert said in capsys.readouterr().err
+    assert said in complaint(ask(folder, *options))
 
 
-def test_a_report_with_nothing_to_draw_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], restored_signals: None
-) -> None:
+def test_a_report_with_nothing_to_draw_says_so(tmp_path: Path, command_line: CommandLine) -> None:
     writer.write(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path, figures=False)
-    assert call(tmp_path, "--figures") == 2
-    assert "nothing to draw" in capsys.readouterr().err
+    assert "nothing to draw" in complaint(command_line("report", tmp_path, "--figures"))
 
 
 @pytest.fixture
-def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tuple[Sequence[str], Sequence[str]]]:
+def examined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Sequence[str]]]:
     """What the doctor is asked for; it finds ONNX Runtime broken, and says so where that was named."""
     asked: list[tuple[Sequence[str], Sequence[str]]] = []
 
@@ -824,33 +806,23 @@ def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tu
     return asked
 
 
-def doctor(*arguments: str) -> int:
-    return cli.main(["doctor", *arguments])
-
-
-def test_a_table_for_people(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor() == 0
-    assert examined == [((), ())]
-    said, steps = capsys.readouterr()
+def test_a_table_for_people(examined: list[object], command_line: CommandLine) -> None:
+    status, said, steps = command_line("doctor")
+    assert (status, examined) == (0, [((), ())])
     assert steps == "trying onnx on cpu\n", "also into a pipe"
     assert "FAIL" in said and "died of signal 11" in said
     assert said.splitlines()[-1] == "0 passed, 1 failed, 0 absent"
 
 
 def test_what_was_named_and_is_broken_decides_the_exit_status(
-    examined: list[object], capsys: pytest.CaptureFixture[str]
+    examined: list[object], command_line: CommandLine
 ) -> None:
-    assert doctor("--backends", "eager,onnx", "--devices", "cpu") == 1
-    assert examined == [(("eager", "onnx"), ("cpu",))]
-    assert capsys.readouterr().out.splitlines()[-1].endswith("You asked for these, and they do not work: onnx on cpu")
+    status, said, _ = command_line("doctor", "--backends", "eager,onnx", "--devices", "cpu")
+    assert (status, examined) == (1, [(("eager", "onnx"), ("cpu",))])
+    assert said.splitlines()[-1].endswith("You asked for these, and they do not work: onnx on cpu")
 
 
-def test_json_and_nothing_else(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor("--json", "--backends", "onnx") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["broken"] == ["onnx on cpu"] and found["trials"][0]["outcome"] == "fail"
-
-
-def test_an_unknown_backend_is_refused_in_a_line(capsys: pytest.CaptureFixture[str], restored_signals: None) -> None:
-    assert doctor("--backends", "onx") == 2
-    assert capsys.readouterr().err.strip() == "error: unknown backend 'onx': did you mean 'onnx'? (bakeoff list)"
+def test_json_and_nothing_else(examined: list[object], command_line: CommandLine) -> None:
+    status, out, _ = command_line("doctor", "--json", "--backends", "onnx")
+    found = json.loads(out)
+    assert status == 1 and found["broken"] == ["onnx on cpu"] and found["trials"][0]["outcome"] == "fail"

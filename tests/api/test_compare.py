@@ -122,8 +122,7 @@ class Net(nn.Module):
         self.layer = nn.Linear(16, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        answer: torch.Tensor = self.layer(x).relu()
-        return answer
+        return self.layer(x).relu()
 
 
 def globals_of_process() -> dict[str, Any]:
@@ -448,8 +447,7 @@ class Tied(nn.Module):
         self.register_buffer("scale", torch.arange(8.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scaled: torch.Tensor = self.last(self.first(x)) * self.scale
-        return scaled
+        return self.last(self.first(x)) * self.scale
 
 
 @pytest.fixture
@@ -586,7 +584,6 @@ def test_class_of_a_module_that_no_worker_can_import_travels_by_value(
     file.parent.mkdir()
     file.write_text("from torch import nn\nclass Hidden(nn.Linear):\n    def extra(self): return 5\n", encoding="utf-8")
     spec = importlib.util.spec_from_file_location("hidden_layers", file)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "hidden_layers", module)
     spec.loader.exec_module(module)
@@ -675,7 +672,6 @@ def test_a_pipeline_travels_with_its_stages(tmp_path: Path, monkeypatch: pytest.
     loaded = live_model.LiveModel(name).load({}, 0)
     assert name == "live:Linear"
     assert loaded.inputs[0].args[0].tolist() == [[1.0, 2.0]]
-    assert loaded.around is not None
     assert loaded.around.raw == "ab"
 
 

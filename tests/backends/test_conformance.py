@@ -400,8 +400,7 @@ print(json.dumps(found))
 """
     command = [sys.executable, "-c", script, *NAMES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,8 +39,7 @@ class Vision(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         stem = self.stem(images)
-        logits: Tensor = self.head(self.up(torch.relu(stem + self.block(stem))))
-        return logits
+        return self.head(self.up(torch.relu(stem + self.block(stem))))
 
 
 def convolution(channels: int, width: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -82,7 +82,6 @@ def test_a_graph_that_breaks_is_no_full_placement(
     with built(Cell(model="own", backend="inductor"), tmp_path, loaded(module(), 2, 4)) as one:
         placement = one.compiled.placement()
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
-    assert placement is not None
     assert (placement.extent, placement.engines["inductor graphs"]) == (extent, graphs)
     assert bool(placement.engines["generated kernels"]) == bool(graphs)
     (fallback,) = placement.fallbacks
@@ -310,8 +309,7 @@ class Wrapper(nn.Module):
         self.weight = self._engine[0].weight
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self._engine[0](x)
-        return result
+        return self._engine[0](x)
 
 
 class Rounding(nn.Module):
@@ -323,8 +321,7 @@ class Rounding(nn.Module):
         self.round = nn.Hardtanh()
 
     def forward(self, x: Tensor) -> Tensor:
-        product: Tensor = self.round(x) @ self.weight
-        return product
+        return self.round(x) @ self.weight
 
 
 def test_modules_outside_are_counted_by_class_though_their_operators_pass_the_dispatcher_by() -> None:
@@ -670,7 +667,6 @@ def test_a_script_and_a_folder_switch_what_the_mode_switches(name: str) -> None:
     for mode in ("attention-efficient", "cudnn-benchmark"):
         cell = Cell(model="conv", backend=name, mode=mode, device=Device("cuda"))
         script = backend.script(cell, {})
-        assert script is not None
         paths = re.findall(r"^torch\.([\w.]+)(?: = |\()(True|False)", script.lines, re.MULTILINE)
         assert dict(paths) == {path: str(value) for path, value in backend.mode(mode).switches.items()}
         assert backend.loading(cell, {})["switches"] == backend.mode(mode).switches

@@ -131,7 +131,6 @@ def moving_a_hundredfold(wild: str) -> Callable[[Training], None]:
 
 def with_group(**options: float | tuple[float, float]) -> Callable[[Training], None]:
     def change(training: Training) -> None:
-        assert training.optimiser is not None
         training.optimiser.param_groups[0].update(options)
 
     return change
@@ -227,7 +226,6 @@ def test_a_step_is_adamws_eleventh_with_moments_of_zero() -> None:
     training.restore()
     training.step(*model.inputs[0].args)
     gradient = weight.grad
-    assert gradient is not None
     (first, second), steps = trainings.BETAS, trainings.STEPS_BEFORE + 1
     mean = (1 - first) * gradient / (1 - first**steps)
     square = (1 - second) * gradient.square() / (1 - second**steps)

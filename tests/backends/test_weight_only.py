@@ -132,8 +132,7 @@ class TwoLayers(nn.Module):
             self.second.weight.copy_(second.T)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(self.first(x))
-        return out
+        return self.second(self.first(x))
 
 
 def test_torchao_rounds_weights_to_8_bits(tmp_path: Path) -> None:

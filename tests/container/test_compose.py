@@ -26,8 +26,7 @@ HAS_COMPOSE = (
 @pytest.fixture
 def compose() -> dict[str, Any]:
     yaml = pytest.importorskip("yaml")
-    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
-    return found
+    return yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 
 
 def problems(document: dict[str, Any]) -> list[str]:

@@ -94,13 +94,6 @@ def test_other_names_or_another_number_of_scores_cannot_be_compared() -> None:
     assert reference.beside(reference) is reference
 
 
-def test_a_requirement_of_a_metric_is_refused_where_nothing_is_evaluated() -> None:
-    with pytest.raises(UsageError, match="unknown quantity 'p9_ms': did you mean 'p99_ms'"):
-        Requirements.parse("p9_ms<5").refuse_metrics()
-    with pytest.raises(UsageError, match="top1 takes a plain number, or a change such as -1%"):
-        Requirements.parse("top1<5ms")
-
-
 def rejected(scores: list[float] | float, precision: str = "int8", is_only_inexact: bool = True) -> Record:
     """A record of a build whose outputs are off by a third, with a metric that is 1 for the reference."""
     record = measured("onnx", scores, right(len(scores)) if isinstance(scores, list) else 1.0)

@@ -433,6 +433,5 @@ def test_every_output_shows_whole_requests(tmp_path: Path) -> None:
         assert "whole requests: onnx or eager, 21.1" in text and "before()), tie" in text
         assert "before() 20.0" in text
     answer = _answer(whole.contests[0]).end_to_end
-    assert answer is not None
     assert answer.tied == ["onnx", "eager"]
     assert answer.request_ms["eager"] == pytest.approx(21.4, rel=0.01)

@@ -53,8 +53,7 @@ def errors() -> dict[str, float]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_every_variant_of_every_kernel_is_right_in_every_type(errors: dict[str, float]) -> None:

@@ -134,38 +134,38 @@ def test_wrong_outputs_have_a_kind_and_say_when_they_became_wrong(rmse: float, k
     assert wrong_outputs(check, placement=frozen).sort != wrong_outputs(check).sort, "a suite names it apart"
 
 
-@pytest.mark.parametrize("settings", [{"threads": 2}, {"threads": 2, "memory_format": "channels_last"}])
-def test_inputs_that_stay_unwritten_since_a_mode_converts_them_are_reported_with_that_reason(
-    settings: dict[str, JsonValue],
+HISTORY = Access(kind=AccessKind.ATTRIBUTE, name="attribute history")
+BY_ROUNDING = ModelTraits(depends_on_rounding="it is far off")
+
+
+@pytest.mark.parametrize(
+    ("check", "settings", "traits", "doubts"),
+    [
+        ({"unwritten_inputs": ["x"]}, {}, NO_TRAITS, [InputsNotWritten(names=("x",), are_converted=False)]),
+        (
+            {"unwritten_inputs": ["x"]},
+            {"memory_format": "channels_last"},
+            NO_TRAITS,
+            [InputsNotWritten(names=("x",), are_converted=True)],
+        ),
+        (
+            {"dropped": [HISTORY]},
+            {},
+            ModelTraits(grows=("attribute history", "GPU memory")),
+            [Dropped(accesses=(HISTORY,)), Growing(names=("GPU memory",))],
+        ),
+        ({"unchecked": "zeros would pass"}, {}, BY_ROUNDING, [Unchecked(why="zeros would pass")]),
+        ({}, {}, BY_ROUNDING, [DecidedByRounding(how="it is far off", computed_in="float64")]),
+        ({}, {}, ModelTraits(recall=Recall(operators=7, again=1)), [Recalled(operators=7, again=1)]),
+        ({}, {}, ModelTraits(inputs_without_effect=("input 1",)), [WithoutEffect(inputs=("input 1",))]),
+    ],
+    ids=["inputs not written", "inputs converted", "a list dropped", "unchecked", "rounding", "recall", "no effect"],
+)
+def test_what_a_process_finds_of_a_model_is_a_doubt_of_its_cell(
+    check: dict[str, Any], settings: dict[str, JsonValue], traits: ModelTraits, doubts: list[object]
 ) -> None:
-    ready = ready_with(accuracy().model_copy(update={"unwritten_inputs": ["input 0"]}), settings=settings)
-    doubts = doubts_of_ready(ready, NO_TRAITS)
-    assert doubts == [InputsNotWritten(names=("input 0",), are_converted="memory_format" in settings)]
-
-
-def test_a_build_that_drops_a_list_does_not_let_it_grow() -> None:
-    dropped = Access(kind=AccessKind.ATTRIBUTE, name="attribute history")
-    ready = ready_with(accuracy().model_copy(update={"dropped": [dropped]}))
-    doubts = doubts_of_ready(ready, ModelTraits(grows=("attribute history", "GPU memory")))
-    assert doubts == [Dropped(accesses=(dropped,)), Growing(names=("GPU memory",))]
-
-
-@pytest.mark.parametrize("unchecked", ["", "zeros would pass"])
-def test_an_answer_that_depends_on_rounding_is_reported_once(unchecked: str) -> None:
-    ready = ready_with(accuracy().model_copy(update={"unchecked": unchecked}))
-    doubts = doubts_of_ready(ready, ModelTraits(depends_on_rounding="it is far off"))
-    by_rounding = DecidedByRounding(how="it is far off", computed_in="float64")
-    assert doubts == ([Unchecked(why=unchecked)] if unchecked else [by_rounding])
-
-
-def test_that_a_model_keeps_answers_is_a_doubt_of_each_cell() -> None:
-    doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(recall=Recall(operators=7, again=1)))
-    assert doubts == [Recalled(operators=7, again=1)]
-
-
-def test_an_input_that_moves_no_output_is_a_doubt_of_each_cell() -> None:
-    doubts = doubts_of_ready(ready_with(accuracy()), ModelTraits(inputs_without_effect=("input 1",)))
-    assert doubts == [WithoutEffect(inputs=("input 1",))]
+    ready = ready_with(accuracy().model_copy(update=check), settings={"threads": 2, **settings})
+    assert doubts_of_ready(ready, traits) == doubts
 
 
 class Recorded:

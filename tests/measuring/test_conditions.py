@@ -15,7 +15,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import numpy as np
 import psutil
 import pytest
@@ -152,11 +151,13 @@ def test_the_calibrating_work_is_fixed_and_takes_milliseconds_at_most() -> None:
     assert 0.05 < fastest_ms < 50
 
 
-def test_a_cpu_has_no_gpu_to_read() -> None:
+def test_what_a_machine_does_not_have_is_unknown(tmp_path: Path) -> None:
     seen = conditions.Watch(CPU).end()
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.throttle_reasons) == (None, None, [])
-    assert GpuWatch(None).processes() is None
-    assert GpuWatch(None).energy_j() is None
+    assert GpuWatch(None).processes() is GpuWatch(None).energy_j() is None
+    assert energy.RaplCounter(tmp_path).joules() is None
+    assert environment.capture().torch_threads is None, "torch has not answered"
+    assert environment.gpus_of(None) == []
 
 
 @linux
@@ -289,6 +290,11 @@ class Unmoved(energy.Counter):
         return self.told_j
 
 
+@pytest.fixture
+def compiled() -> Scripted:
+    return Scripted(FakeTime(), lambda call: 0.5)
+
+
 def measured(compiled: Scripted, counter: energy.Counter) -> Energy | None:
     clock = Clock(CPU, compiled.time.read)
     return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
@@ -296,11 +302,9 @@ def measured(compiled: Scripted, counter: energy.Counter) -> Energy | None:
 
 @pytest.mark.parametrize("drift_w_per_s", [0.0, 3.0])
 def test_the_energy_of_an_idle_machine_is_subtracted_and_its_drift_and_the_steps_make_no_error(
-    drift_w_per_s: float,
+    compiled: Scripted, drift_w_per_s: float
 ) -> None:
-    compiled = Scripted(FakeTime(), lambda call: 0.5)
     found = measured(compiled, Meter(compiled, call_j=0.001, drift_w_per_s=drift_w_per_s))
-    assert found is not None and found.ci95 is not None
     assert found.joules_per_call == found.resolved_j == pytest.approx(0.001, rel=0.05)
     assert found.ci95.high - found.ci95.low < 0.1 * found.joules_per_call
     assert found.idle_w == pytest.approx(10.0 + drift_w_per_s * compiled.time.now_ns / 2e9, rel=0.05)
@@ -310,31 +314,23 @@ def test_the_energy_of_an_idle_machine_is_subtracted_and_its_drift_and_the_steps
     assert found.source == "scripted"
 
 
-def test_noise_takes_more_turns_and_gives_an_interval() -> None:
-    compiled = Scripted(FakeTime(), lambda call: 0.5)
+def test_noise_takes_more_turns_and_gives_an_interval(compiled: Scripted) -> None:
     found = measured(compiled, Meter(compiled, call_j=0.001, noise_w=1.0))
-    assert found is not None and found.ci95 is not None
     assert found.turns == energy.MAX_TURNS
     assert found.ci95.low < 0.001 < found.ci95.high
     assert compiled.time.now_ns < 3e9
 
 
-def test_less_than_the_counter_resolves_beyond_an_idle_machine_is_no_energy() -> None:
-    compiled = Scripted(FakeTime(), lambda call: 0.5)
-    found = measured(compiled, Meter(compiled, call_j=1e-6, noise_w=1.0))
-    assert found is not None
-    assert found.resolved_j is None
+def test_less_than_the_counter_resolves_beyond_an_idle_machine_is_no_energy(compiled: Scripted) -> None:
+    assert measured(compiled, Meter(compiled, call_j=1e-6, noise_w=1.0)).resolved_j is None
 
 
-def test_a_counter_that_stands_still_is_not_waited_for() -> None:
-    compiled = Scripted(FakeTime(), lambda call: 0.5)
-    found = measured(compiled, Unmoved(1.0))
-    assert found is not None and found.resolved_j is None
+def test_a_counter_that_stands_still_is_not_waited_for(compiled: Scripted) -> None:
+    assert measured(compiled, Unmoved(1.0)).resolved_j is None
     assert compiled.time.now_ns < 4e9
 
 
-def test_without_a_counter_nothing_is_called() -> None:
-    compiled = Scripted(FakeTime(), lambda call: 0.5)
+def test_without_a_counter_nothing_is_called(compiled: Scripted) -> None:
     assert measured(compiled, Unmoved(None)) is None
     assert compiled.calls == 0
 
@@ -354,10 +350,6 @@ def test_cpu_packages_are_added_up_even_when_a_counter_wraps(tmp_path: Path) -> 
     assert counter.joules() == pytest.approx(1.2)
 
 
-def test_a_machine_without_rapl_has_no_energy(tmp_path: Path) -> None:
-    assert energy.RaplCounter(tmp_path).joules() is None
-
-
 FACTS = TorchFacts(torch="9.9.9+cpu", cuda=None, cuda_devices=0, threads=3)
 
 
@@ -371,20 +363,9 @@ def test_this_machine_is_described(captured: Environment) -> None:
     assert captured.logical_cores == psutil.cpu_count()
     assert captured.memory_bytes == psutil.virtual_memory().total
     assert captured.python == ".".join(map(str, sys.version_info[:3]))
-    assert captured.versions["numpy"] == numpy.__version__
-
-
-def test_what_torch_says_of_itself_goes_over_its_distribution(captured: Environment) -> None:
-    assert captured.versions["torch"] == "9.9.9+cpu"
+    assert captured.versions["numpy"] == np.__version__
+    assert captured.versions["torch"] == "9.9.9+cpu", "torch's own word, and not its distribution's"
     assert captured.torch_threads == 3
-
-
-def test_without_answers_of_torch_its_facts_are_unknown() -> None:
-    assert environment.capture().torch_threads is None
-
-
-def test_without_nvml_there_is_no_gpu() -> None:
-    assert environment.gpus_of(None) == []
 
 
 def test_a_gpu_that_does_not_answer_everything_is_described() -> None:

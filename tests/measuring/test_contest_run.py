@@ -39,7 +39,6 @@ from tests.support.scripted import (
 )
 
 THREE = ("eager", "null", "null/double")
-FORWARDS = list(THREE)
 
 
 def rounds_of(record: Record, group: int | None = None) -> int:
@@ -379,7 +378,7 @@ def interrupted(folder: Path, epoch: int, label: str, **changes: Any) -> tuple[S
 def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: Path) -> None:
     before, after = interrupted(tmp_path, 2, "null/double")
     assert after.complete
-    assert after.started == [(2, label) for label in FORWARDS]
+    assert after.started == [(2, label) for label in THREE]
     assert not after.store.builds("").exists()
     assert after.store.unfinished(after.records["eager"].cell.contest_id) is None
     assert any("interrupted and resumed" in note and "after 2 processes of each cell" in note for note in after.notes)

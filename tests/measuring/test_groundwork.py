@@ -89,10 +89,7 @@ def store(tmp_path: Path) -> Store:
             "the reference could not be computed: ValueError: no weights (",
         ),
         (
-            messages.Failed(
-                status=Status.ERROR,
-                failure=Failure(kind="KeyError", text="KeyError: 'x'", place="mine.py, line 3, in forward"),
-            ),
+            failed("KeyError: 'x'", place="mine.py, line 3, in forward"),
             Status.ERROR,
             "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
@@ -120,18 +117,6 @@ def test_without_a_reference_there_is_a_reason(
         groundwork.reference(CONTEST, context_of(launcher, store), 30.0)
     assert error.value.status is status
     assert reason in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("phase", "said"),
-    [
-        ("model", "your model failed to load"),
-        ("call", "your model failed when it was called in fp32"),
-        ("reference", "the reference could not be computed"),
-    ],
-)
-def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
-    assert groundwork.what_failed(phase, CONTEST.cells[0].cell) == said
 
 
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
@@ -579,7 +564,6 @@ def test_the_rate_of_tensor_cores_is_that_of_the_data_sheet(
     gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
 ) -> None:
     found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, Precision(precision))
-    assert found is not None
     assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
     assert found.sm_clock_mhz == sm_clock_mhz
 

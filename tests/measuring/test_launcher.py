@@ -108,7 +108,6 @@ def test_a_worker_takes_bursts_on_command_and_has_a_session_and_a_log_of_its_own
     assert all(sample >= 1e6 for sample in samples)
     worker.send(messages.MeasureFurther(with_device_time=True, throughput_blocks=1))
     throughput = until(worker, messages.FurtherMeasured).throughput
-    assert throughput is not None
     assert 0 < throughput.calls_per_s < 1300  # a call takes a millisecond, or longer on a busy machine
     worker.send(messages.Finish())
     assert until(worker, messages.Finished).accuracy_after.passed
@@ -184,7 +183,7 @@ def test_nothing_of_a_worker_survives_its_end(
     assert not workspace.exists()
 
 
-def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
+def test_a_stopped_worker_does_not_run_goes_on_when_resumed_and_can_be_ended(
     launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
     worker = start(launcher, "default", reference, tmp_path)
@@ -196,12 +195,6 @@ def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
     assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
     worker.resume()
     assert until(worker, messages.BurstMeasured).samples_ns
-    worker.end()
-
-
-def test_a_stopped_worker_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "default", reference, tmp_path)
-    until(worker, messages.Ready)
     worker.pause()
     assert worker.end() == -9
 
@@ -536,8 +529,7 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
         worker = server.start(messages.TryImport(module="looking_module"), modules / "log", imports=imports)
         assert until(worker, messages.Tried).reason == "" and worker.workspace.is_relative_to(server.temporary)
         worker.end()
-        found: tuple[bool, str] = ast.literal_eval((modules / "seen").read_text())
-        return found
+        return ast.literal_eval((modules / "seen").read_text())
 
     with ForkLauncher(QUICK) as server:
         server.branch(["xmlrpc.server", "no.such.module"])

@@ -192,7 +192,6 @@ def test_each_request_is_whole_where_there_are_stages(label: str, settings: Serv
     (tmp_path / "words.txt").write_text("a b c")
     with server(tmp_path, label, model=f"{tmp_path / 'net.py'}:factory") as serving:
         window = take(serving, settings, rate=20_000.0).window
-    assert window is not None
     assert window.stages == ["before", "after"]
     assert window.failed == 0, window.failure
     assert window.seconds < 2.0, "the rate that was asked for is the model's, and a tenth of a second"
@@ -205,6 +204,5 @@ def test_a_stage_that_fails_fails_the_request(tmp_path: Path) -> None:
     with server(tmp_path, "eager", model=f"{tmp_path / 'net.py'}:factory") as serving:
         (tmp_path / "words.txt").write_text("too long")
         window = take(serving, ServingSettings(), rate=100.0).window
-    assert window is not None
     assert window.failed == window.requests
     assert window.failure.startswith("AssertionError")

@@ -306,7 +306,7 @@ def good(batch=1):
 OUTCOMES = {
     "hangs": (Status.TIMEOUT, "the reference was not computed within 6 s"),
     "hungry": (Status.OOM, "your model failed to load: RuntimeError: "),
-    "hungry_when_called": (Status.OOM, "your model failed when it was called"),
+    "hungry_when_called": (Status.OOM, "your model failed when it was called in fp32"),
     "asks": (Status.ERROR, "your model failed to load: EOFError: EOF when reading a line"),
     "writes_to_nobody": (Status.ERROR, "your model failed to load: BrokenPipeError: the loader is gone"),
     "good": (Status.OK, ""),

@@ -324,16 +324,19 @@ def test_a_wrapper_is_final_when_the_build_inside_is(time: FakeTime) -> None:
     assert wrapper.is_final() and inner.was_finalised
 
 
-def test_a_block_of_short_calls_takes_half_as_long(time: FakeTime) -> None:
-    throughput = sampling.throughput(Scripted(time, lambda call: 0.5), SETS, clock_of(time))
-    assert throughput.calls_per_s == pytest.approx(2000.0)
-    assert throughput.block_s == pytest.approx(0.05)
-
-
-def test_throughput_is_calls_over_time(time: FakeTime) -> None:
-    throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, clock_of(time))
-    assert throughput.calls_per_s == pytest.approx(500.0)
-    assert throughput.block_s == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("latency_ms", "bind_ms", "calls_per_s", "block_s"),
+    [
+        (lambda call: 2.0, 50.0, 500.0, 0.1),
+        (lambda call: 0.5, 0.0, 2000.0, 0.05),  # a block of short calls takes half as long
+        (lambda call: 4.0 if call <= 26 else 1.0, 0.0, 1000.0, 0.1),  # after one call, a slow block and two others
+    ],
+)
+def test_throughput_is_calls_over_time_in_the_median_block(
+    time: FakeTime, latency_ms: Callable[[int], float], bind_ms: float, calls_per_s: float, block_s: float
+) -> None:
+    throughput = sampling.throughput(Scripted(time, latency_ms, bind_ms), SETS, clock_of(time))
+    assert throughput.calls_per_s == pytest.approx(calls_per_s) and throughput.block_s == pytest.approx(block_s)
     assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
     single = sampling.throughput(Scripted(time, lambda call: 2.0), SETS, clock_of(time), blocks=1)
     assert (single.blocks, single.range_per_s) == (1, None)
@@ -351,12 +354,6 @@ def test_throughput_begins_on_the_core_of_a_burst_and_is_free_afterwards(time: F
     sampling.throughput(Scripted(time, latency_ms), SETS, clock_of(time), core)
     assert cores[0] == {core}
     assert cores[-1] == usual
-
-
-def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
-    # one call ahead of the blocks, then a slow block of 25 calls, then two of 100
-    compiled = Scripted(time, lambda call: 4.0 if call <= 26 else 1.0)
-    assert sampling.throughput(compiled, SETS, clock_of(time)).calls_per_s == pytest.approx(1000.0)
 
 
 def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) -> None:
@@ -464,14 +461,12 @@ def test_what_is_summed_is_one_call_of_several() -> None:
     call = [("gemm", 0.0, 400.0), ("copy", 300.0, 500.0), ("gemm", 800.0, 1000.0)]
     traced = call + [(name, begun + 5000, ended + 5000) for name, begun, ended in call]
     found = sampling.summed_kernels(traced, calls=2)
-    assert found is not None
     assert (found.busy_ms, found.kernels, found.calls) == (pytest.approx(0.7), 3, 2)
     assert [(kernel.name, kernel.share) for kernel in found.longest] == [("gemm", 0.75), ("copy", 0.25)]
 
 
 def test_only_the_longest_kernels_are_kept() -> None:
     found = sampling.summed_kernels([(f"kernel {number}", 0.0, float(number)) for number in range(1, 9)], calls=1)
-    assert found is not None
     assert [kernel.name for kernel in found.longest] == ["kernel 8", "kernel 7", "kernel 6"]
 
 

@@ -336,8 +336,7 @@ class Sleeping(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pass_time(self.seconds)
-        answer: torch.Tensor = self.layer(x)
-        return answer
+        return self.layer(x)
 
 
 class Decoding(nn.Module):
@@ -364,8 +363,7 @@ class Loop:
         for _ in range(steps):
             state = self.denoiser(torch.cat([state, state])).chunk(2)[0]
         pass_time(0.02)  # what no part does
-        answer: torch.Tensor = self.vae.decoder(state)
-        return answer
+        return self.vae.decoder(state)
 
 
 def test_shares_are_those_of_planted_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:

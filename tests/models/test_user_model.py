@@ -498,7 +498,6 @@ def after(outputs):
 def test_stages_around_the_model(write: Write, code: str) -> None:
     model = load(write(code))
     assert model.inputs[0].args[0].tolist() == [[7.0] * 4]
-    assert model.around is not None
     assert model.around.raw == "seven77"
     assert model.around.before is not None
     assert model.around.after is not None

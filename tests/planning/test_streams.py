@@ -30,7 +30,6 @@ LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("strea
 
 
 def graphs(record: Record) -> int:
-    assert record.placement is not None
     return record.placement.engines["inductor graphs"]
 
 

@@ -273,7 +273,6 @@ def test_an_interval_that_begins_below_the_axis_is_cut_off_there() -> None:
         records = [ok(cell(), over_processes(40.0)), ok(cell("onnx"), over_processes(1.4))]
         (contest,) = contests_of(report(records))
         best = contest.cells[0].record
-        assert best.latency is not None
         interval = {"median_ci95_ms": Interval(low=low_ms, high=2.2)}
         widened = best.model_copy(update={"latency": best.latency.model_copy(update=interval)})
         cells = (replace(contest.cells[0], record=widened), *contest.cells[1:])

@@ -266,8 +266,7 @@ class Overflowing(nn.Module):
         self.before, self.middle, self.after = Layer(False), Peak(), Layer(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.after(self.middle(self.before(x)))
-        return y
+        return self.after(self.middle(self.before(x)))
 
 
 class Peak(nn.Module):
