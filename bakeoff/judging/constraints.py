@@ -47,12 +47,14 @@ class Requirements:
         return cls(", ".join(parts), tuple(_parse_one(part, names, option) for part in parts))
 
     def unmet(self, record: Record) -> list[RequirementMissed]:
-        return [doubt for requirement in self.items if (doubt := requirement.unmet(record))]
+        doubts = (requirement.doubt(record) for requirement in self.items)
+        return [doubt for doubt in doubts if isinstance(doubt, RequirementMissed)]
 
     def open(self, records: Sequence[Record]) -> list[RequirementOpen]:
         """Return one doubt for each requirement that records may miss, for all that their samples show."""
-        doubts = [doubt for requirement in self.items for record in records if (doubt := requirement.open(record))]
-        alike = grouped(doubts, lambda doubt: replace(doubt, labels=()))
+        doubts = (requirement.doubt(record) for requirement in self.items for record in records)
+        are_open = [doubt for doubt in doubts if isinstance(doubt, RequirementOpen)]
+        alike = grouped(are_open, lambda doubt: replace(doubt, labels=()))
         return [replace(doubt, labels=tuple(one.labels[0] for one in ones)) for doubt, ones in alike.items()]
 
     def are_surely_kept(self, record: Record) -> bool:
@@ -177,45 +179,34 @@ class Requirement:
     def holds_for(self, accuracy: Accuracy) -> bool:
         return bool(_COMPARISONS[self.comparison](getattr(accuracy, self.name), self.limit))
 
-    def open(self, record: Record) -> RequirementOpen | None:
-        """Return a doubt if `record` may miss this, and may as well meet it, by the interval of the quantity."""
+    def doubt(self, record: Record) -> RequirementMissed | RequirementOpen | None:
+        """Return nothing if `record` surely meets this. It misses what was not measured, and whether it meets a limit
+        within the interval of the quantity is open."""
+        label = record.cell.label
         if not self.is_of_metric:
-            return self._open_by_interval(record)
-        margin = self.margin(record)
-        if margin is None or margin.outcome(self._is_met) != "open":
-            return None
-        value, reference = self._values(record)
-        assert value is not None
-        further = margin.further_samples(self._is_met)
-        return RequirementOpen((record.cell.label,), self, value, reference, margin.samples, further)
-
-    def unmet(self, record: Record) -> RequirementMissed | None:
-        """Return a doubt if `record` surely does not meet this, or if the quantity was not measured."""
-        if not self.is_of_metric:
-            if self._open_by_interval(record):
-                return None
-            missed = self.missed_by(record.cell.label, QUANTITIES[self.name].of(record))
+            value, spread = QUANTITIES[self.name].of(record), QUANTITIES[self.name].spread(record)
+            if value is not None and spread and spread.ci95.low <= self.limit <= spread.ci95.high:
+                return RequirementOpen((label,), self, value, None, spread.repeats, None)
+            missed = self.missed_by(label, value)
             reason = next((cell.reason for cell in record.starts[:1]), "it was not started")
-            return replace(missed, why=reason) if missed and missed.value is None and self.is_of_start else missed
-        margin = self.margin(record)
-        if margin is not None and margin.outcome(self._is_met) != "missed":
-            return None
-        value, reference = self._values(record)
-        why = "" if margin else self._why_not_measured(record)
-        return RequirementMissed(record.cell.label, self, value, reference, why)
+            return replace(missed, why=reason) if missed and value is None and self.is_of_start else missed
+        margin, (value, reference) = self.margin(record), self._values(record)
+        if margin is None or value is None:
+            return RequirementMissed(label, self, value, reference, self._why_not_measured(record))
+        match margin.outcome(self._is_met):
+            case "missed":
+                return RequirementMissed(label, self, value, reference)
+            case "open":
+                further = margin.further_samples(self._is_met)
+                return RequirementOpen((label,), self, value, reference, margin.samples, further)
+            case "met":
+                return None
 
     def missed_by(self, label: str, value: float | None) -> RequirementMissed | None:
         """Return a doubt if this value of a cell's quantity does not meet the requirement. None: not measured."""
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
         return RequirementMissed(label, self, value)
-
-    def _open_by_interval(self, record: Record) -> RequirementOpen | None:
-        quantity = QUANTITIES[self.name]
-        value, spread = quantity.of(record), quantity.spread(record)
-        if value is None or spread is None or not spread.ci95.low <= self.limit <= spread.ci95.high:
-            return None
-        return RequirementOpen((record.cell.label,), self, value, None, spread.repeats, None)
 
     def _is_met(self, above: float) -> bool:
         return _COMPARISONS[self.comparison](above, 0.0)

@@ -63,15 +63,12 @@ class Contender:
 
     record: Record
     label: str
-    script: str  # its name
-    command: list[str]
-    artifact_bytes: int | None
-    distributions: dict[str, int] | None  # None for a program: they are read from its process
+    script: str = ""  # its name
+    command: list[str] = field(default_factory=list)
+    artifact_bytes: int | None = None
+    distributions: dict[str, int] | None = None  # None for a program: they are read from its process
     starts: list[Start] = field(default_factory=list)
-    reason: str = ""
-
-    def ended(self) -> StartedCell:
-        return StartedCell.of(self, cell_id=self.record.cell.id)
+    reason: str = ""  # why it cannot be started any more
 
 
 def measure_run(
@@ -136,17 +133,16 @@ def _start(
 ) -> list[StartedCell]:
     """Export the cells of these records, start them in turns, and return what came out, in the same order."""
     with temporary_folder("start") as temporary:
-        prepared: list[Contender | StartedCell] = []
+        contenders: list[Contender] = []
         for number, record in enumerate(records):
             progress(f"exporting {record.cell.label}")
-            prepared.append(contender := _prepare(report, run, record, temporary / str(number)))
-            if programs and isinstance(contender, Contender) and (bare := _without_compiled(contender)):
-                prepared.append(bare)
+            contenders.append(_prepare(report, run, record, temporary / str(number)))
+            if programs and (bare := _without_compiled(contenders[-1])):
+                contenders.append(bare)
             if programs and (program := _prepare_program(run, record, temporary / f"{number}-cpp", progress)):
-                prepared.append(program)
-        contenders = [contender for contender in prepared if isinstance(contender, Contender)]
+                contenders.append(program)
         measure(contenders, starts, drops_page_cache, progress, ends_s)
-        return [contender if isinstance(contender, StartedCell) else contender.ended() for contender in prepared]
+        return [StartedCell.of(contender, cell_id=contender.record.cell.id) for contender in contenders]
 
 
 def measure(
@@ -249,14 +245,14 @@ def _contenders(records: Sequence[Record]) -> list[Record]:
     return best + [record for record in records if record.cell.backend == BASELINE][:1]
 
 
-def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Contender | StartedCell:
+def _prepare(report: Report, path: Path, record: Record, folder: Path) -> Contender:
     """Export a cell into `folder`, with the environment that runs it; or say why that cannot be."""
     try:
         if record.cell.environment:
             raise UsageError(f"it ran in the environment {record.cell.environment}, and starts are those of this one")
         _, script = export.export(path, record.cell.id, folder, with_models=True, compiles=False)
     except BakeoffError as error:
-        return StartedCell(cell_id=record.cell.id, label=record.cell.label, reason=one_line(str(error)))
+        return Contender(record, record.cell.label, reason=one_line(str(error)))
     sizes = None
     with contextlib.suppress(metadata.PackageNotFoundError):
         requirements = (folder / exported.REQUIREMENTS).read_text(encoding="utf-8").splitlines()
@@ -281,6 +277,8 @@ def _staged(python: str, folder: Path) -> list[str]:
 
 def _without_compiled(contender: Contender) -> Contender | None:
     """Return the same folder without what was compiled for it, or None if nothing was."""
+    if contender.reason:
+        return None
     python, child, folder = contender.command
     if not (compiled := Path(folder, export.COMPILED)).exists():
         return None
@@ -296,9 +294,7 @@ def _without_compiled(contender: Contender) -> Contender | None:
     )
 
 
-def _prepare_program(
-    path: Path, record: Record, folder: Path, progress: Callable[[str], None]
-) -> Contender | StartedCell | None:
+def _prepare_program(path: Path, record: Record, folder: Path, progress: Callable[[str], None]) -> Contender | None:
     """Build the program in C++ of a cell in `folder`; or say why that failed. None: its backend has no program."""
     runtime = backends.create(record.cell.backend).runtime(record.cell.device)
     if runtime is None or not runtime.cpp:
@@ -309,7 +305,7 @@ def _prepare_program(
         _, source = export.export(path, record.cell.id, folder, export.Format.CPP)
         program = cpp_program.build(folder, runtime.cpp)
     except BakeoffError as error:
-        return StartedCell(cell_id=record.cell.id, label=label, script=cpp_program.PROGRAM, reason=one_line(str(error)))
+        return Contender(record, label, cpp_program.PROGRAM, reason=one_line(str(error)))
     loaded = sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix in _ARTIFACTS)
     return Contender(record, label, source.name, [str(program), str(folder), "--start"], loaded, None)
 
