@@ -1,9 +1,8 @@
 """Asks a worker of its own why a cell of an ended run is slow, wrong or broken. It times nothing for a record."""
 
-import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -53,11 +52,16 @@ def profile_run(path: Path, label: str | None, against: str | None, say: Say) ->
     """Profile a cell of the run at `path`, by default the best, and the cell to compare it with, by default the
     baseline. Raises UsageError for what is not in the run or cannot be profiled, and BakeoffError where it fails."""
     report = report_at(path)
-    with rest_named(report, path):
+    try:
         record = script_parts.find_record(report, label) if label else best_of(report)
         other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
         for asked in filter(None, (record, other)):
             refuse_with(asked, "cannot be explained", why_not_profiled(asked))
+    except UsageError as error:
+        if report.complete and not any(record.is_left_to_resume for record in report.records):
+            raise
+        rest = f"the rest of the run: bakeoff resume {shlex.quote(str(folder_of(path)))}"
+        raise UsageError(f"{error}; {rest}") from None
     if other:
         mine, theirs = record.cell, other.cell
         if mine.model != theirs.model:
@@ -77,18 +81,6 @@ def profile_run(path: Path, label: str | None, against: str | None, say: Say) ->
         return ProfiledCell(profile, record, store.ceilings(record.cell.device, products_of(record.cell)))
 
     return named_apart([profiled(one) for one in (record, other) if one])
-
-
-@contextlib.contextmanager
-def rest_named(report: Report, path: Path) -> Iterator[None]:
-    """Have a UsageError of the block name `resume` where the run was interrupted, or its budget was over."""
-    try:
-        yield
-    except UsageError as error:
-        if report.complete and not any(record.is_left_to_resume for record in report.records):
-            raise
-        rest = f"the rest of the run: bakeoff resume {shlex.quote(str(folder_of(path)))}"
-        raise UsageError(f"{error}; {rest}") from None
 
 
 def best_of(report: Report) -> Record:
@@ -168,9 +160,7 @@ def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> K
         function = models.resolve_evaluate(request.evaluate or models.find(record.cell.model).evaluated_by)
         sample = Store(folder_of(path)).sample(record.cell.reference_id).resolve()
         evaluation = Evaluation(function=function, sample=sample)
-        asked = ", ".join(
-            f"{requirement.name}{requirement.comparison}{requirement.limit_text}" for requirement in required
-        )
+        asked = ", ".join(map(str, required))
     else:
         asked = f"a relative error of at most {tolerance:g}"
     question: dict[str, JsonValue] = {
