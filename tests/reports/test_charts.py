@@ -288,7 +288,7 @@ def test_outputs_of_a_notebook_keep_their_own_colours_and_say_what_their_figure_
     scopes = [re.findall(r'<div class="bakeoff (\w+)">', page)[0] for page in pages]
     assert scopes[0] != scopes[1]
     for page, scope in zip(pages, scopes, strict=True):
-        assert set(re.findall(r"\.([\w]+)\{--ink", page)) == {scope}
+        assert set(re.findall(r"\.([\w]+)\{--k0", page)) == {scope}
         assert re.search(r"<figcaption><strong>\w+ wins at .*</figcaption>", page)
 
 
