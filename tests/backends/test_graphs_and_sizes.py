@@ -20,6 +20,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell, Range
 from tests.backends.building import built
+from tests.support.cells import labelled
 from tests.support.modules import Calling
 
 X = np.random.default_rng(0).uniform(0.5, 2, (2, 7, 4, 4)).astype(np.float32)
@@ -161,16 +162,8 @@ FIXED = Calling(lambda _, rows: rows.reshape(6, 2, 4))
 
 
 def dynamic_cell(label: str, **changes: object) -> Cell:
-    backend, _, mode = label.partition("/")
     span = {"batch": Range(low=2, built_at=6, high=16)}
-    known = {
-        "model": "mlp",
-        "dimensions": SIZES_IN_RANGE,
-        "backend": backend,
-        "mode": mode or "default",
-        "dynamic": span,
-    }
-    return Cell.model_validate(known | changes)
+    return labelled(label, **{"dimensions": SIZES_IN_RANGE, "dynamic": span, **changes})
 
 
 def test_shapes_have_open_axes_at_their_ends() -> None:

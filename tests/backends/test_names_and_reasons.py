@@ -24,6 +24,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, FORWARD_BACKWARD, TRAIN_STEP, Cell
+from tests.support.cells import labelled
 from tests.support.distributions import distribute
 from tests.support.modules import Calling
 
@@ -85,9 +86,8 @@ def test_an_alias_is_the_backend_it_stands_for(alias: str, name: str) -> None:
     ],
 )
 def test_what_tries_out_kernels_says_so(label: str, expected: bool) -> None:
-    name, _, mode = label.partition("/")
-    cell = Cell(model="mlp", backend=name, mode=mode or "default", device=Device("cuda"))
-    assert backends.create(name).times_kernels(cell) is expected
+    cell = labelled(label, device="cuda")
+    assert backends.create(cell.backend).times_kernels(cell) is expected
 
 
 @pytest.mark.parametrize(
@@ -265,6 +265,7 @@ ROWS: list[tuple[str, list[dict[str, object]], str]] = [
     *((f"triton/{mode}", [CUDA | {"model": "tma_copy"}], "") for mode in ("default", "pointer", "descriptor")),
     ("triton/cuda-graph", [CUDA | {"model": "tma_copy"}], ""),
     *(("torchscript", of(precision), precision) for precision in WEIGHT_ONLY),
+    *(("torchscript", of(each), f"cannot record what torchao makes of a model for {each}") for each in ("int8", "fp8")),
     *(("tensorrt", of(precision, device="cuda"), precision) for precision in WEIGHT_ONLY),
     *(("triton", of(precision), precision) for precision in WEIGHT_ONLY),
     *(("onnx", of(precision), " " if precision.products.is_16_bit else "") for precision in WEIGHT_ONLY),
@@ -277,10 +278,9 @@ ROWS: list[tuple[str, list[dict[str, object]], str]] = [
 
 @pytest.mark.parametrize(("label", "cells", "reason"), ROWS)
 def test_a_backend_supports_a_cell_or_says_why_not(label: str, cells: list[dict[str, object]], reason: str) -> None:
-    name, _, mode = label.partition("/")
     for fields in cells:
-        cell = Cell.model_validate({"model": "mlp", "backend": name, "mode": mode or "default", **fields})
-        answer = backends.create(name).supports(cell)
+        cell = labelled(label, **fields)
+        answer = backends.create(cell.backend).supports(cell)
         assert reason in f"{answer.reason}$" and bool(answer) is not bool(reason), fields
 
 

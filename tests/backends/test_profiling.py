@@ -48,8 +48,8 @@ from bakeoff.backends.torch_profiling import (
 )
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
 from tests.backends.building import built, loaded
+from tests.support.cells import labelled
 
 WIDTH = 32
 
@@ -106,9 +106,7 @@ def planted(kind: type[nn.Module] = Planted) -> LoadedModel:
 def profiled(backend: str, workspace: Path, kind: type[nn.Module] = Planted) -> list[ProfiledKernel]:
     """Return the parts of profiled calls of a model, on one thread."""
     torch.set_num_threads(1)
-    name, _, mode = backend.partition("/")
-    cell = Cell(model="mlp", backend=name, mode=mode or "default")
-    with built(cell, workspace, planted(kind), threads=1, for_profile=True) as made:
+    with built(labelled(backend), workspace, planted(kind), threads=1, for_profile=True) as made:
         made.call_again()
         profiler = made.compiled.profiler(made.module)
         assert profiler is not None
@@ -599,9 +597,7 @@ def test_kernels_of_onnx_runtime_have_the_nodes_within_which_they_were_launched(
     ["eager", "eager/cuda-graph", "inductor", "inductor/cuda-graph", "torchscript", "onnx", "onnx/cuda-graph"],
 )
 def test_kernels_on_a_gpu_have_the_modules_that_launched_them(backend: str, tmp_path: Path) -> None:
-    name, _, mode = backend.partition("/")
-    cell = Cell(model="mlp", backend=name, mode=mode or "default", device="cuda")
-    with built(cell, tmp_path, planted(), for_profile=True) as made:
+    with built(labelled(backend, device="cuda"), tmp_path, planted(), for_profile=True) as made:
         made.call_again()
         profiler = made.compiled.profiler(made.module)
         assert profiler is not None

@@ -274,20 +274,11 @@ def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
     assert told == {"int8 linear layers": 1, "float32 convolution layers": 1}
 
 
-class UnusedLayer(nn.Module):
-    """Has a layer that no output depends on, as the pooler of a BERT that encodes sentences."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.unused(x)
-        return self.used(x).relu()  # type: ignore[no-any-return]
-
-
 def test_a_layer_that_nothing_uses_is_left_out() -> None:
-    module, inputs = UnusedLayer().eval(), Inputs((torch.randn(4, 8),))
+    """No output depends on it, as on the pooler of a BERT that encodes sentences."""
+    unused = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    module = Calling(lambda own, x: (own.used(x).relu(), own.unused(x))[0], used=nn.Linear(8, 8), unused=unused).eval()
+    inputs = Inputs((torch.randn(4, 8),))
     prepared = torch_int8_cpu(module, inputs, [inputs], lower=True)
     assert prepared.layers == {"int8 linear layers": 1}
     (found,) = flatten_outputs(prepared.module(*inputs.args))

@@ -22,9 +22,9 @@ from bakeoff.measuring.messages import TryImport
 from bakeoff.measuring.probes import why_not
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import Cell, Status
+from bakeoff.records.schema import Status
 from bakeoff.reports import terminal
-from tests.support.cells import cell_of
+from tests.support.cells import cell_of, labelled
 from tests.support.checkout import ROOT
 from tests.support.golden import same_as_golden
 from tests.support.wheels import wheel
@@ -101,15 +101,13 @@ def test_every_backend_is_tried_with_a_model_that_it_can_build(name: str) -> Non
 
 
 def trial(label: str, device: str, outcome: Outcome) -> BackendTrial:
-    backend, _, mode = label.partition("/")
-    return BackendTrial(
-        backend=backend, mode=mode or "default", device=device, outcome=outcome, status=Status.OK, remedy="ask"
-    )
+    cell = labelled(label)
+    asked = {"backend": cell.backend, "mode": cell.mode, "device": device, "remedy": "ask"}
+    return BackendTrial(outcome=outcome, status=Status.OK, **asked)
 
 
 def planned(label: str, by_name: bool = True) -> PlannedCell:
-    backend, _, mode = label.partition("/")
-    return PlannedCell(Cell(model="mlp", backend=backend, mode=mode or "default"), by_name)
+    return PlannedCell(labelled(label), by_name)
 
 
 ON_BOTH = [
@@ -341,12 +339,19 @@ def test_a_quota_of_control_groups_of_version_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
-def test_the_major_version_that_a_library_was_linked_against() -> None:
+def test_the_major_version_that_a_library_was_linked_against(
+    tmp_path: Path, install: Callable[[str, object], None]
+) -> None:
     name = ctypes.util.find_library("m")
     ctypes.CDLL(name)
     path = next(Path(word) for word in Path("/proc/self/maps").read_text().split() if word.endswith(f"/{name}"))
     assert facts.linked_major(path, "libc.so") == 6
     assert facts.linked_major(path, "libnvinfer.so") is None
+    (tmp_path / "text.so").write_text("not an ELF file")
+    assert facts.linked_major(tmp_path / "text.so", "libc.so") is None
+    assert facts.linked_major(tmp_path / "missing.so", "libc.so") is None
+    install("elftools.elf.elffile", None)
+    assert facts.linked_major(path, "libc.so") is None, "it is not known without pyelftools"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
@@ -362,19 +367,6 @@ def test_what_a_backends_library_is_linked_against_is_read_where_it_is_installed
     (tmp_path / "made_up" / "library.so").symlink_to(Path(sys.executable).resolve())
     monkeypatch.syspath_prepend(tmp_path)
     assert facts.linked() == {"C": 6}
-
-
-def test_a_file_that_is_no_library_was_linked_against_nothing(tmp_path: Path) -> None:
-    (tmp_path / "text.so").write_text("not an ELF file")
-    assert facts.linked_major(tmp_path / "text.so", "libc.so") is None
-    assert facts.linked_major(tmp_path / "missing.so", "libc.so") is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
-def test_without_pyelftools_it_is_not_known(install: Callable[[str, object], None]) -> None:
-    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") == 6
-    install("elftools.elf.elffile", None)
-    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") is None
 
 
 def test_cards_are_counted_on_the_bus_by_vendor_and_class(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from bakeoff.judging.judgement import contests_of, judge
 from bakeoff.judging.ranking import contenders, undecided
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.records.schema import Interval, LeftEarly, Memory, Ratio, Record, RecordedSize, Throughput
-from bakeoff.records.start_samples import Start, StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.records.text import counted
 from bakeoff.reports import sentences
 from tests.judging.test_costs import carrying
@@ -52,6 +52,7 @@ from tests.reports.samples import (
     once,
     over_processes,
     report,
+    start,
     steady,
     under,
 )
@@ -221,9 +222,7 @@ def starts(levels: Levels) -> Answer:
     cells = []
     for name, of_processes in levels.items():
         seconds = [level for level in of_processes for _ in range(8 if len(of_processes) > 1 else 3)]
-        stages = {"interpreter_s": 0.0, "imports_s": 0.0, "first_answer_s": 0.0, "later_answers_s": 0.1}
-        sizes = {"peak_bytes": None, "steady_bytes": None, "device_bytes": None}
-        made = [Start.model_validate({**stages, **sizes, "load_s": second}) for second in seconds]
+        made = [start(0.0, interpreter_s=0.0, first_answer_s=0.0, load_s=second) for second in seconds]
         cells.append(StartedCell(cell_id=name, label=name, starts=made))
     return judge_starts(cells).answer
 

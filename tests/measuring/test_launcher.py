@@ -125,38 +125,6 @@ def test_only_the_first_process_reports_where_it_ran(
     worker.end()
 
 
-def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "default", reference, tmp_path)
-    seen = []
-    while not isinstance(event := worker.receive(time.monotonic() + 60), messages.Ready):
-        if not isinstance(event, messages.ReadyToBuild | messages.Built):
-            assert isinstance(event, messages.PhaseBegun | messages.PhaseEnded)
-            seen.append((type(event), event.name))
-    timed = [name for kind, name in seen if kind is messages.PhaseEnded]
-    assert timed == ["export", "compile", "load", "first_call"]
-    for name in timed:
-        assert seen.index((messages.PhaseBegun, name)) < seen.index((messages.PhaseEnded, name))
-    worker.end()
-
-
-@by_either
-def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "crash-in-load", reference, tmp_path)
-    with pytest.raises(WorkerEnded) as ended:
-        until(worker, messages.Ready)
-    assert ended.value.status == -11
-    worker.end()
-    assert "Fatal Python error: Segmentation fault" in (tmp_path / "worker.log").read_text()
-
-
-def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "hang", reference, tmp_path)
-    assert until(worker, messages.PhaseBegun).name == "probe"
-    with pytest.raises(DeadlinePassed):
-        until(worker, messages.Ready, seconds=1.5)
-    assert worker.end() == -9
-
-
 @pytest.mark.parametrize(
     ("launcher", "crashes"),
     [(ForkLauncher, False), (ForkLauncher, True), pytest.param(SpawnLauncher, True, marks=pytest.mark.slow)],

@@ -26,9 +26,8 @@ from tests.support.cells import cell_of
 @contextlib.contextmanager
 def server(folder: Path, label: str, device: str = "cpu", model: str = "mlp") -> Iterator[LoadServer]:
     """Yield the server of a small `mlp`, or of another model, that is built by this backend."""
-    backend, _, mode = label.partition("/")
     sizes = {"batch": 2, "features": 16, "hidden": 16} if model == "mlp" else {}
-    cell = cell_of(model, backend, sizes, device=device, mode=mode or "default")
+    cell = cell_of(model, label, sizes, device=device)
     job = MeasureCell(
         cell=cell, reference=folder / "none", sampling=SamplingPlan.lasting(0.1), shared_folder=folder / "shared"
     )

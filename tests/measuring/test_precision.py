@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bakeoff import backends
 from bakeoff.measuring.worker import precision
 from bakeoff.planning.plan import unsupported_precision
 from bakeoff.records.errors import Unsupported
@@ -96,12 +95,6 @@ def test_every_precision_has_a_type(name: Precision) -> None:
     if name in ("bf16", "fp8", "w8a16", "w4a16"):
         expected = torch.bfloat16
     assert precision.dtype_of(name) == expected
-
-
-@pytest.mark.parametrize("name", ["int8", "fp8"])
-def test_torchscript_refuses_what_it_cannot_record(name: str) -> None:
-    refused = backends.create("torchscript").supports(Cell(model="mlp", backend="torchscript", precision=name))
-    assert not refused and f"cannot record what torchao makes of a model for {name}" in refused.reason
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from bakeoff.truth.calls import run_eager
 from bakeoff.truth.errors import errors_of_eager
 from tests.support.cells import cell_of
 from tests.support.measuring import by_label, measure
+from tests.support.modules import Calling
 
 
 def simulated(precision: str, module: nn.Module, *inputs: Tensor) -> list[Tensor]:
@@ -74,27 +75,20 @@ def test_weights_alone_are_rounded_to_8_bits_per_channel_or_4_in_groups_of_32() 
     torch.testing.assert_close(four, torch.tensor([[7.1]]))
 
 
-class Hidden(nn.Module):
-    """Layers that are no modules, a product of activations, and a weight that is computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.randn(16, 16))
-        self.second = nn.Parameter(torch.randn(16, 16))
-        self.bias = nn.Parameter(torch.randn(16))
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {
-            "matmul": x @ self.first,
-            "addmm": torch.addmm(self.bias, x, self.second),
-            "activations": x @ x.T,
-            "computed": functional.linear(x, self.first * 2),
-        }
+def products(own: Calling, x: Tensor) -> dict[str, Tensor]:
+    """Compute layers that are no modules, a product of activations, and a weight that is computed."""
+    return {
+        "matmul": x @ own.first,
+        "addmm": torch.addmm(own.bias, x, own.second),
+        "activations": x @ x.T,
+        "computed": functional.linear(x, own.first * 2),
+    }
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_products_with_a_parameter_are_layers_and_others_are_not(precision: str) -> None:
-    module, x = Hidden().eval(), torch.randn(8, 16)
+    weights = {name: nn.Parameter(torch.randn(16, 16)) for name in ("first", "second")}
+    module, x = Calling(products, **weights, bias=nn.Parameter(torch.randn(16))).eval(), torch.randn(8, 16)
     expected = module(x)
     with torch.inference_mode(), simulation.emulate_quantisation(Precision(precision), module, (Inputs((x,)),)):
         found = module(x)

@@ -19,7 +19,7 @@ from bakeoff.records import schema
 from bakeoff.records.doubts import Effect
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.start_samples import Start, StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.reports import charts, history, junit, writer
 from bakeoff.reports.csv_files import sweep_tables, to_csv
 from bakeoff.reports.markdown import MOST_COLUMNS
@@ -38,6 +38,7 @@ from tests.reports.samples import (
     report,
     roofline,
     scored,
+    start,
     steady,
 )
 
@@ -196,17 +197,8 @@ GENERATED = schema.Generated(
 
 
 def started(cell_id: str, label: str) -> StartedCell:
-    start = Start(
-        interpreter_s=0.1,
-        imports_s=1.0,
-        load_s=0.1,
-        first_answer_s=0.1,
-        later_answers_s=0.1,
-        peak_bytes=9,
-        steady_bytes=9,
-        device_bytes=9,
-    )
-    return StartedCell(cell_id=cell_id, label=label, distributions={"torch": 9}, artifact_bytes=9, starts=[start] * 3)
+    starts = [start(1.0, peak_bytes=9, steady_bytes=9, device_bytes=9)] * 3
+    return StartedCell(cell_id=cell_id, label=label, distributions={"torch": 9}, artifact_bytes=9, starts=starts)
 
 
 def columns(markdown: str) -> list[list[str]]:

@@ -15,6 +15,7 @@ from bakeoff.records.schema import Cell, Record, Report
 from bakeoff.shipping.sample_facts import Sample, SampleOutput
 from tests.conftest import folder_of_all
 from tests.reports import samples
+from tests.support.cells import labelled
 from tests.support.measuring import measure
 
 SMALL = {"features": ("64",), "hidden": ("64",)}
@@ -36,9 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cell_of(label: str, **fields: object) -> Cell:
-    backend, _, mode = label.partition("/")
-    mlp = {"model": "mlp", "dimensions": {"batch": 4}}
-    return Cell.model_validate({**mlp, "backend": backend, "mode": mode or "default", **fields})
+    return labelled(label, **{"dimensions": {"batch": 4}, **fields})
 
 
 def record_of(measured: str | Cell, median_ms: float = 0.1, **fields: Any) -> Record:

@@ -47,7 +47,7 @@ from bakeoff.records.call_form import parameters_of
 from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
-from bakeoff.records.start_samples import Start, StartedCell, Starts
+from bakeoff.records.start_samples import StartedCell, Starts
 from bakeoff.records.store import Store
 from bakeoff.reports import markdown, writer
 from bakeoff.reports import start_report as shown
@@ -545,15 +545,9 @@ def test_a_start_without_a_right_answer_is_reported(tmp_path: Path, script: dict
     assert reason in broken.reason and broken.starts == []
 
 
-def start_of(imports_s: float, **fields: Any) -> Start:
-    others = {"interpreter_s": 0.1, "load_s": 0.1, "first_answer_s": 0.1, "later_answers_s": 0.1}
-    memory = {"peak_bytes": 10**8, "steady_bytes": 10**8, "device_bytes": None}
-    return Start(**{**others, **memory, **fields}, imports_s=imports_s)
-
-
 def cell(label: str, *imports_s: float, environment_bytes: int = 10**8) -> StartedCell:
     installed = {"torch": environment_bytes}
-    made = [start_of(each) for each in imports_s]
+    made = [samples.start(each) for each in imports_s]
     return StartedCell(cell_id=label, label=label, distributions=installed, starts=made)
 
 
@@ -667,7 +661,7 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
     assert not report_of(store).complete
 
     def start(contender: Contender) -> None:
-        contender.starts.append(start_of(0.2))
+        contender.starts.append(samples.start(0.2))
 
     exported: dict[str, Any] = {}
     prepare = start_runs._prepare

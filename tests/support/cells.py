@@ -9,10 +9,16 @@ from tests.support.checkout import ROOT
 CASES = ROOT / "tests/cases"
 
 
-def cell_of(model: str, backend: str = "eager", sizes: Mapping[str, int | str] | None = None, **fields: object) -> Cell:
+def labelled(label: str, model: str = "mlp", **fields: object) -> Cell:
+    """Return the cell of a label such as `onnx/cuda-graph`, without any dimensions."""
+    backend, _, mode = label.partition("/")
+    return Cell.model_validate({"model": model, "backend": backend, "mode": mode or "default", **fields})
+
+
+def cell_of(model: str, label: str = "eager", sizes: Mapping[str, int | str] | None = None, **fields: object) -> Cell:
     dimensions = models.find(model).resolve(dict(sizes or {}))
-    return Cell.model_validate({"model": model, "dimensions": dimensions, "backend": backend, **fields})
+    return labelled(label, model, **{"dimensions": dimensions, **fields})
 
 
-def case(name: str, backend: str = "eager", **fields: object) -> Cell:
-    return cell_of(f"{CASES}/{name}", backend, **fields)
+def case(name: str, label: str = "eager", **fields: object) -> Cell:
+    return cell_of(f"{CASES}/{name}", label, **fields)

@@ -37,6 +37,7 @@ from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.store import Store
+from tests.support.cells import labelled
 from tests.support.measuring import Silent
 
 RIGHT = schema.Accuracy(
@@ -458,12 +459,8 @@ def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int =
 
 
 def contest_of(labels: Sequence[str], device: Device = CPU, precision: Precision = Precision.FP32) -> Contest:
-    cells = []
-    for label in labels:
-        backend, _, mode = label.partition("/")
-        cell = schema.Cell(model="mlp", backend=backend, mode=mode or "default", device=device, precision=precision)
-        cells.append(PlannedCell(cell, asked_by_name=True, of_best=True))
-    return Contest(cells[0].cell.contest_id, tuple(cells))
+    cells = [labelled(label, device=device, precision=precision) for label in labels]
+    return Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True, of_best=True) for cell in cells))
 
 
 def run_contest(
