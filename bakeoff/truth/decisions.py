@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.jit._trace import TracerWarning
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
@@ -104,6 +105,8 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
         inputs = list(inputs)
         self._places.update({tensor: place for place, tensor in enumerate(inputs) if is_whole(tensor)})
         self.compared: dict[tuple[int, int], None] = {}  # places of inputs, with numbers that may compare otherwise
+        # Memory that such a value was written into holds it in each of its views. The references keep the keys unique.
+        self._written: dict[int, StorageWeakRef] = {}
         self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
@@ -119,8 +122,10 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
         constants = [str(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_constant(leaf)]
         self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
         result = function(*args, **(kwargs or {}))
-        if any(tensor in self._from_inputs for tensor in given):
+        if any(map(self._is_from_inputs, given)):
             self._note(_tensors_in(result))
+            if (result is None or result is given[0]) and (written := _storage_of(given[0])):
+                self._written[written.cdata] = written
             self._note_comparison(name.strip("_"), args, result)
             if name in HANDING_ON and is_whole(result) and args and is_whole(args[0]) and args[0] in self._places:
                 self._places[result] = self._places[args[0]]
@@ -137,6 +142,11 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
     def _note(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             self._from_inputs[tensor] = True
+
+    def _is_from_inputs(self, tensor: torch.Tensor) -> bool:
+        if tensor in self._from_inputs:
+            return True
+        return bool(self._written) and (of := _storage_of(tensor)) is not None and of.cdata in self._written
 
     def _note_comparison(self, name: str, args: Any, result: Any) -> None:
         if name not in COMPARING or len(args) != 2 or not is_whole(args[0]) or args[0] not in self._places:
@@ -173,6 +183,12 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
             Decision(file=file, line=line, function=read.function, code=linecache.getline(file, line).strip())
             for (file, line), read in self._reads.items()
         )
+
+
+def _storage_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+    with suppress(NotImplementedError, RuntimeError):  # a sparse tensor has none, for example
+        return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    return None
 
 
 def is_whole(value: Any) -> bool:
