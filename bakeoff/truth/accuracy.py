@@ -287,7 +287,10 @@ def _checked_by_rounding(
             shares = rmse / rounding_limits.slice_limits(precision, as_large, *allowed.spread[0].slices[dimension])
             worst = int(shares.argmax())
             usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
-            worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
+            # what eager loses is noise, however small it should be
+            worst_part = max(
+                worst_part, float((rmse / usual_sizes.maximum(of_eager))[usual_sizes > 0].max()) if size else 0.0
+            )
             text = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
                 f"eager's {of_eager[worst]:.2g} there and {eager_rmse:.2g} overall"
@@ -316,7 +319,8 @@ def _checked_by_rounding(
             is_lost = is_small & (groups.ours > hidden)
             for number in is_lost.nonzero().flatten().tolist():
                 lost_part = f"values of {groups.range_of(number)} are only as exact as far larger ones"
-            worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
+            of_sizes = groups.ours / groups.sizes.maximum(own_groups.eager)
+            worst_part = max(worst_part, *of_sizes[is_shown].tolist(), 0.0)
     excess, reason, region = max(checks, key=lambda check: check[0])
     return _CheckedOutput(
         errors=errors,

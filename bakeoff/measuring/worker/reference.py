@@ -121,8 +121,8 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         kept = kept_outputs(stored.reference, subject, as_is.outputs) if stored else None
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
-        yardstick = Yardstick.of(subject, as_is, exact, noisy)
         witnesses = rounded_otherwise(subject, as_is)
+        yardstick = Yardstick.of(subject, as_is, exact, noisy, bool(witnesses))
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
     traits = subject.traits
@@ -318,12 +318,16 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
-    moved: tuple[Outputs, ...] = ()  # with noise in each operator and input, where nothing may jump
+    moved: tuple[Outputs, ...] = ()  # by rounding, which counts up to a share of each part's size
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
-    def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Self:
+    def of(
+        cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]], has_witnesses: bool
+    ) -> Self:
         eager, varying = as_is.outputs, subject.traits.varying
+        if exact.outputs is None and has_witnesses and not subject.cell.precision.is_16_bit:  # they show what jumps
+            return cls(subject, eager, eager, noisy, as_is.longest_sum, is_exact=False, moved=subject.perturbed())
         if exact.outputs is None:
             of_eager = as_is.moved or subject.perturbed() or eager
             return cls(subject, eager, of_eager, noisy, as_is.longest_sum, is_exact=False)
@@ -342,10 +346,10 @@ class Yardstick:
         errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True))
-        if not self.is_exact:
-            return errors
         if self.moved:
             return errors.or_perturbed(beside(self.moved, True), only_parts=False)
+        if not self.is_exact:
+            return errors
         allowed = errors.or_of_sums(precision, self.longest_sum)
         if traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed() or self.eager
