@@ -256,4 +256,4 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def are_finite(outputs: Outputs) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if is_inexact(tensor))
+    return all(bool(torch.isfinite(tensor).all()) for tensor in comparable(outputs) if is_inexact(tensor))

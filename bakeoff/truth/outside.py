@@ -12,6 +12,7 @@ import os
 import posixpath
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,8 +101,9 @@ class OutsideWatch:
         self._held.enter_context(hearing(self._on_event))
         for name, kind in _REPLACED.items():
             self._held.enter_context(_heard(name, partial(self._note, kind)))
-        self._held.callback(sys.setprofile, sys.getprofile())
-        sys.setprofile(self._on_call)
+        for profiling, before in ((sys, sys.getprofile()), (threading, threading.getprofile())):
+            self._held.callback(profiling.setprofile, before)
+            profiling.setprofile(self._on_call)
         return self
 
     def __exit__(self, *failure: object) -> None:

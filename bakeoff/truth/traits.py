@@ -338,10 +338,9 @@ def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
     found = []
     for label, tensor in zip(labels(outputs), outputs, strict=True):
         if tensor.is_floating_point() or tensor.is_complex():
-            values = tensor.float() if tensor.element_size() == 1 else tensor
-            nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+            nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
             if nan or infinite:
-                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=values.numel()))
+                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=tensor.numel()))
     return tuple(found)
 
 

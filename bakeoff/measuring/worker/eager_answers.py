@@ -46,6 +46,7 @@ from bakeoff.truth.traits import (
     inputs_with_another_answer,
     inputs_without_effect,
     leaves_more_behind,
+    names_of_written,
     not_finite_in,
     outputs_alike,
     recall_of,
@@ -180,7 +181,14 @@ def _inference(
     deciding = decisions_of(watch, module, sets, calls)
     note(decisions=deciding.decisions)
     probes = () if traits.state else deciding.probes
-    eager = run_eager(module, (*sets, *probes), calls=calls, known=answer)
+    given = tuple(map(copied, (*sets, *probes)))
+    eager = run_eager(module, given, calls=calls, known=answer)
+    written = [
+        name for own, after in zip((*sets, *probes), given, strict=True) for name in names_of_written(own, after)
+    ]
+    if written:  # for values that the first inputs do not have
+        note(written_inputs=tuple(dict.fromkeys(written)))
+        eager = run_eager(module, (*sets, *probes), calls=calls, known=answer)
     alike = outputs_alike(module, sets, eager) if traits.begins_alike else ()
     if alike and len(alike) < len(eager[0]):
         note(constant_outputs=alike)
@@ -319,7 +327,8 @@ def sets_that_differ_most(
 
     def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
-        given = make(kinds)
+        with torch.inference_mode(False):  # as a cell's own inputs are made
+            given = make(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *given_sets[1:])):
             return None
         given_sets.append(given)
