@@ -8,10 +8,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -252,9 +252,33 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
+UNWARNED = ("equal", "allclose", "is_nonzero")
+"""Reads of which a trace does not warn."""
+
+
 class FrozenChoices:
     def __init__(self) -> None:
         self.lines: set[Line] = set()
+
+    def note(self) -> None:
+        if frame := _models_frame(sys._getframe(1)):
+            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+
+    @contextmanager
+    def noting_unwarned(self) -> Iterator[None]:
+        def noting(own: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                self.note()
+                return own(*args, **kwargs)
+
+            return noted
+
+        with ExitStack() as held:
+            for owner, name in product((torch, torch.Tensor), UNWARNED):
+                own = getattr(owner, name)
+                held.callback(setattr, owner, name, own)
+                setattr(owner, name, noting(own))
+            yield
 
     def among(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
         # The trace also warns where a size is read. Sizes do not change in a contest, and decide nothing.
@@ -263,20 +287,23 @@ class FrozenChoices:
 
 @contextmanager
 def noting_frozen_choices() -> Iterator[FrozenChoices]:
-    """Note what torch.jit.trace warns of inside the block. Other warnings are shown as before."""
+    """Note what torch.jit.trace freezes inside the block, by its warnings. Other warnings are shown as before."""
     frozen = FrozenChoices()
     with warnings.catch_warnings():
         warnings.simplefilter("always", TracerWarning)
-        show = warnings.showwarning
+        show, trace = warnings.showwarning, torch.jit.trace
 
         def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, TracerWarning):
+            if issubclass(category, TracerWarning):
+                frozen.note()
+            else:
                 show(message, category, *where, **more)
-            elif frame := _models_frame(sys._getframe(1)):
-                frozen.lines.add((frame.f_code.co_filename, frame.f_lineno))
 
-        warnings.showwarning = note
-        yield frozen
+        warnings.showwarning, torch.jit.trace = note, frozen.noting_unwarned()(trace)
+        try:
+            yield frozen
+        finally:
+            torch.jit.trace = trace
 
 
 def _models_frame(frame: FrameType | None) -> FrameType | None:

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ _FOLLOWED_NEVER = (
     threading.Semaphore,
 )
 
-_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local)
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local, ContextVar)
 
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
@@ -270,6 +271,14 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         return lambda: put_back() or value
     if isinstance(value, np.ndarray):
         return _kept_array(name, value, leaves)
+    if isinstance(value, ContextVar):
+        with suppress(LookupError):  # of one that has no value
+            content_of = _kept(name, value.get(), depth, seen, leaves)
+            return lambda: value.set(content_of()) and value
+        return lambda: value
+    if isinstance(value, partial):
+        held = _kept(name, [*value.args, value.keywords], depth, seen, leaves)
+        return lambda: held() and value
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))

@@ -407,13 +407,15 @@ def inputs_without_effect(
     def note(_func: object, args: Any, kwargs: Any, _found: object) -> None:
         used.update(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
 
+    given = calls.given(sets[0])  # copies, perhaps, whose making is no use
+    tensors = named_inputs(given)
     try:
         with OperatorWatch(note):
-            call(module, calls.given(sets[0]))
+            call(module, given)
     except Exception:  # a model may refuse to be watched
         traceback.print_exc()
         return ()
-    for name, tensor in islice(named[0].items(), AUDITED_INPUTS):
+    for name, tensor in islice(tensors.items(), AUDITED_INPUTS):
         if time.monotonic() > ends_s:
             break
         # A whole number of another set may be an index out of range beside the others, which ends a GPU's process.

@@ -146,7 +146,8 @@ class RoundingNoise(OperatorWatch):
             return self.moved(found) if func.overloadpacket in STEPS else found
         if is_one_of(func, ROUNDED_BEFORE):
             found = func(*(self.moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
-        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None and is_rounded(found):
+        first = found[0] if isinstance(found, tuple) else found
+        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None and is_rounded(first):
             others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
@@ -290,12 +291,23 @@ def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...],
     return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
 
 
+def _with_rounded_means_of_rows(noise: RoundingNoise, args: tuple[Any, ...], found: Any) -> Any:
+    return _with_rounded_means(noise, args, found[0]), *found[1:]
+
+
+def _with_rounded_means_of_groups(noise: RoundingNoise, args: tuple[Any, ...], found: Any) -> Any:
+    given, weight, _, _, _, _, groups, epsilon = args
+    return _with_rounded_means_of_rows(noise, (given, groups, weight, None, epsilon), found)
+
+
 ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], Any], Any]] = {
     **dict.fromkeys((aten.cdist, aten._cdist_forward, aten._euclidean_dist), _with_rounded_squares),
     **dict.fromkeys((aten.sigmoid, aten.tanh, aten.erf), _below_one),
     **dict.fromkeys((aten.log, aten.log2, aten.log10), _also_if_whole),
     **dict.fromkeys((aten.layer_norm, aten.group_norm), _with_rounded_means),
     aten.instance_norm: _with_rounded_means_of_channels,
+    aten.native_layer_norm: _with_rounded_means_of_rows,
+    aten.native_group_norm: _with_rounded_means_of_groups,
 }
 """Operators whose roundings are not a share of their results."""
 
