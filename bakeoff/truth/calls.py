@@ -8,7 +8,9 @@ model that writes into its inputs. For other models it does nothing.
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -102,6 +104,15 @@ class AlikeCalls:
             given = self.given(inputs)
             outputs.append(thinned(witness(given)))
         return Transcript(tuple(outputs), given)
+
+
+@contextmanager
+def may_fail() -> Iterator[None]:
+    """End the block where it raises, and show what: a model may refuse to be watched, and inputs that are changed."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
 
 
 def call(module: Any, inputs: Inputs) -> Outputs:

@@ -12,7 +12,6 @@ import itertools
 import math
 import random
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
 from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
 from bakeoff.truth import accuracy, distribution
-from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, are_finite, call, copied, named_inputs
+from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, are_finite, call, copied, may_fail, named_inputs
 from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
 from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
@@ -258,13 +257,11 @@ class Checker:
         is_plain = cell.task == INFERENCE and not cell.precision.is_quantised
         if calls.module is None or not is_plain or not calls.begins_anew:
             return False
-        try:
+        with may_fail():  # what was done to the module while it was built may be anything
             with clock_at(self._traits.clock_s):
                 answers = calls.play(script, seeds_from=1 if self._traits.is_random else 0).outputs
             return is_true(answers)
-        except Exception:  # what was done to the module while it was built may be anything
-            traceback.print_exc()
-            return False
+        return False
 
     def _repeated(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Call the build with the first inputs again, and compare the answer with its first one."""

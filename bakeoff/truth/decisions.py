@@ -5,7 +5,6 @@ import hashlib
 import linecache
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +28,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.traits import Decision
-from bakeoff.truth.calls import AlikeCalls, are_finite, call, copied
+from bakeoff.truth.calls import AlikeCalls, are_finite, call, copied, may_fail
 from bakeoff.truth.module_state import ModuleState
 
 READS = frozenset(
@@ -337,14 +336,12 @@ class Deciding:
 
 def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
     """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
-    try:
+    with may_fail():
         found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
         # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
         answered = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
         return Deciding(found.decisions, (*found.probes, *islice(answered, 1)))
-    except Exception:  # what was changed in the search may be anything to a model
-        traceback.print_exc()
-        return Deciding(watch.decisions)
+    return Deciding(watch.decisions)
 
 
 def _with_compared(watch: ReadingWatch, sets: Sequence[Inputs]) -> Iterator[Inputs]:
@@ -409,37 +406,31 @@ def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
 def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:
     calls.begin()
     given = copied(calls.given(inputs))
-    try:
+    with may_fail():
         with ReadingWatch(given.tensors()) as watch:
             outputs = call(module, given)
-    except Exception:  # a model may raise anything for inputs that make no sense to it
-        traceback.print_exc()
-        return None
-    return watch if are_finite(outputs) else None
+        return watch if are_finite(outputs) else None
+    return None
 
 
 def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
     """Return True if all values of an answer are finite where nothing watches the call."""
     # With every token masked, only the fast path of torch's encoder layers gives NaN. Watched calls do not take it.
     calls.begin()
-    try:
+    with may_fail():
         return are_finite(call(module, copied(calls.given(inputs))))
-    except Exception:  # as in a watched call
-        traceback.print_exc()
-        return False
+    return False
 
 
 def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
     """Return True if eager answers each set, and with finite values if it does so for the first one."""
     state = ModuleState(module)
-    try:
+    is_alike = False
+    with may_fail():
         is_finite = are_finite(call(module, copied(sets[0])))
-        return all(are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
-    except Exception:  # a model may raise anything for inputs that make no sense to it
-        traceback.print_exc()
-        return False
-    finally:
-        state.restore()
+        is_alike = all(are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
+    state.restore()
+    return is_alike
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:

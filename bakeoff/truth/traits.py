@@ -33,6 +33,7 @@ from bakeoff.truth.calls import (
     are_alike,
     call,
     copied,
+    may_fail,
     named_inputs,
     owned,
     random_state,
@@ -189,12 +190,9 @@ def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple
 
 def _with_unwritten(value: float, module: nn.Module, inputs: Inputs) -> Outputs:
     """Return the answer where memory that nothing wrote holds this value."""
-    try:
-        with FillUnwritten(value):
-            return owned(call(module, copied(inputs)))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
+    with may_fail(), FillUnwritten(value):
         return owned(call(module, copied(inputs)))
+    return owned(call(module, copied(inputs)))
 
 
 def _count_nan(tensor: torch.Tensor) -> int:
@@ -409,12 +407,8 @@ def inputs_without_effect(
 
     given = calls.given(sets[0])  # copies, perhaps, whose making is no use
     tensors = named_inputs(given)
-    try:
-        with OperatorWatch(note):
-            call(module, given)
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
-        return ()
+    with may_fail(), OperatorWatch(note):
+        call(module, given)
     for name, tensor in islice(tensors.items(), AUDITED_INPUTS):
         if time.monotonic() > ends_s:
             break
@@ -437,15 +431,13 @@ def _moves(
 ) -> bool:
     """Return True if the answer is another one with the `other` values in place of the inputs' `own` tensor."""
     mixed = inputs.map(lambda tensor: other if tensor is own else tensor)
-    try:
+    with may_fail():  # inputs that belong together may make no sense apart
         (found,) = run_eager(module, (mixed,), calls=calls)
         return len(found) != len(answer) or any(
             value.shape != before.shape or not torch.allclose(value, before, MOVED * eps_of(value), 0, equal_nan=True)
             for value, before in zip(found, answer, strict=True)
         )
-    except Exception:  # inputs that belong together may make no sense apart
-        traceback.print_exc()
-        return True
+    return True
 
 
 def eps_of(tensor: torch.Tensor) -> float:
@@ -464,14 +456,11 @@ def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | 
     for change_whole in (lambda whole: whole.flip(tuple(range(whole.dim()))), lambda whole: whole):
         # Timed calls repeat a few input sets. A model that looks its answers up then seems faster than it is.
         new = copied(inputs.map(partial(changed_tensor, lambda real: real * (1 + CHANGE), change_whole)))
-        try:
+        with may_fail():
             # It was called with such sizes before, so that tables for a size are no difference.
             first, again = _operators(module, new, calls), _operators(module, new, calls)
             # a third call shows that it is not only one call in two that does less
             is_kept = again < first and _operators(module, new, calls) < first
-        except Exception:  # changed inputs may make no sense to a model
-            traceback.print_exc()
-        else:
             return Recall(operators=first, again=again) if is_kept else None
     return None
 

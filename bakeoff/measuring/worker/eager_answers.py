@@ -31,7 +31,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth import distribution, global_settings, rounding_limits
-from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
+from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, may_fail, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import empty_outputs, labels
@@ -242,13 +242,11 @@ def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: Al
     def moved(tensor: torch.Tensor) -> torch.Tensor:  # whole numbers stay, such as those of a mask
         return noise.moved(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-    try:
+    with may_fail():
         own = [inputs.map(moved) for inputs in sets]
         with noise:
             return run_eager(module, own, calls=calls)
-    except Exception:
-        traceback.print_exc()
-        return ()
+    return ()
 
 
 def sums_of_outputs(
@@ -257,13 +255,11 @@ def sums_of_outputs(
     """Return for each output how many values the longest sum in it adds up, or nothing if none is long."""
     if not (calls.traits.begins_alike and rounding_limits.error_of_sum(precision, longest)):
         return ()
-    try:
+    with may_fail():
         with counting.LongestSum() as sums:
             outputs = call(module, calls.given(inputs))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
-        return ()
-    return tuple(sums.of([output]) for output in outputs)
+        return tuple(sums.of([output]) for output in outputs)
+    return ()
 
 
 def beyond_answers(inputs: Inputs, calls: AlikeCalls, probes: tuple[Inputs, ...]) -> Beyond:

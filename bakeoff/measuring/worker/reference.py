@@ -24,7 +24,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
 from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath
 from bakeoff.truth import accuracy, kept_reference
-from bakeoff.truth.calls import Outputs, call, copied
+from bakeoff.truth.calls import Outputs, call, copied, may_fail
 from bakeoff.truth.errors import (
     MAX_ROUNDING,
     EagerErrors,
@@ -90,16 +90,13 @@ def that_answers(subject: Subject) -> Subject | None:
 
 def first_set_that_fails(subject: Subject) -> int | None:
     answered = 0
-    with Clock(subject.cell.device).on_stream(), subject.gradients():
-        try:
-            module, sets = move_to_device(subject.load(), subject.cell)
-            for inputs in sets:
-                call(module, copied(inputs))
-                answered += 1
-        except Exception:  # a model may raise anything
-            traceback.print_exc()
-            return answered
-    return None
+    with Clock(subject.cell.device).on_stream(), subject.gradients(), may_fail():
+        module, sets = move_to_device(subject.load(), subject.cell)
+        for inputs in sets:
+            call(module, copied(inputs))
+            answered += 1
+        return None
+    return answered
 
 
 def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
