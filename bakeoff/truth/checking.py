@@ -24,6 +24,7 @@ from bakeoff.backends.training import Training
 from bakeoff.models.base import Inputs
 from bakeoff.models.input_sets import is_strided, without_repeats
 from bakeoff.records.doubts import EAGER_DIFFERS
+from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, Accuracy, Cell, Extent, Placement
 from bakeoff.records.text import counted, first, listed
 from bakeoff.records.traits import Access, AccessKind, Decision, ModelTraits
@@ -123,7 +124,6 @@ class Checker:
         self._sets = sets
         self._synchronise = synchronise
         self._frozen = FROZEN.format(places_of(frozen_choices)) if frozen_choices else ""
-        self._witnesses = self.reference.witnesses
         self._beyond = Beyond.load(reference, cell.device)
         self._training_outputs = training.describe_outputs(sets[0]) if training else ()
         self._first: Accuracy | None = None
@@ -188,8 +188,7 @@ class Checker:
         if not right.passed and layers and (of_layers := self._compared(answers, layers)).passed:
             self.reference = layers
             right = noted(of_layers, WITHOUT_FAST_PATH)
-        if not right.passed:
-            right = self._beside_witnesses(right, answers)
+        right = beside_witnesses(right, answers, self.reference, self._cell.precision)
         if not right.passed:
             right = self._with_cause(right, answers)
         if traits.is_random:
@@ -202,44 +201,13 @@ class Checker:
             return right if self._first else self._with_new_values(self._repeated(right, answers), answers)
         return self._later(right, answers) if right.passed else self._after_other_calls(right, answers)
 
-    def _beside_witnesses(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
-        """Compare the rest where a build answers otherwise than eager, but no more than eager does with noise."""
-        exact, precision = self.reference.outputs, self._cell.precision
-        if not (witnesses := self._witnesses):
-            return right
-        answers = self._with_constants(answers)
-        rest, others = without_jumps(answers, exact, witnesses, precision.epsilon)
-        known = EagerErrors(self.reference.eager_rmse, self.reference.eager_spread)
-        for noisy in witnesses[:RUNS_WITH_NOISE]:
-            known = known.or_larger(errors_of_eager(without_jumps(noisy, exact, [noisy], precision.epsilon)[0], exact))
-        of_rest = self._compared(rest, replace(self.reference, eager_rmse=known.rmse, eager_spread=known.spread))
-        if not of_rest.passed or of_rest.unchecked:
-            return right
-        values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
-        why = BY_ROUNDING.format(values or "how far an answer is off")
-        count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
-        are_few = number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number  # as at blurred edges of an image
-        if values and are_few:
-            return noted(of_rest, why)
-        return not_compared(of_rest, why, but_others=count < number)
-
-    def _with_constants(self, answers: Sequence[Outputs]) -> Sequence[Outputs]:
-        """Return the answers with the numbers that a graph leaves out, so that they are as long as the reference's."""
-        known = self.reference.outputs
-        matched, _ = match(answers, known)
-        filled = [
-            tuple(right if own is None else own for own, right in zip(ours, exact, strict=True))
-            for ours, exact in zip(matched, known, strict=False)
-        ]
-        return filled or answers
-
     def _with_cause(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Name in the reason what explains all that is wrong, if it is found."""
         casts = self.reference.without_own_casts
         moved = casts and replace(self.reference, eager_rmse=casts.rmse, eager_spread=casts.spread)
         if moved and self._compared(answers, moved).passed:
             return noted(right, LEAVES_OUT_CASTS)
-        answers = self._with_constants(answers)
+        answers = with_constants(answers, self.reference.outputs)
         for where, shown in without_hidden(answers, self.reference.outputs, self._sets):
             if self._compared(shown, self.reference).passed:
                 return noted(right, HIDDEN.format(where))
@@ -426,7 +394,6 @@ class Checker:
         return right.model_copy(update={"unchecked": why, "rule": f"{right.rule}; {why}", "others_compared": True})
 
     def _overwritten_beside(self) -> tuple[str, ...]:
-        """Return the inputs that the build has changed beside those that the model writes into."""
         writable = self._beyond.written_inputs
         if not writable:
             return ()
@@ -451,7 +418,6 @@ class Checker:
         return [name for name, change in expected.items() if not is_written(name, *change)]
 
     def _dropped(self) -> list[Access]:
-        """Return what the model's own call accesses, and a call of this build does not."""
         held_outside = [name for name in self._traits.grows if name in (OUTSIDE, GPU_MEMORY)]
         if not (self._traits.accesses or held_outside):
             return []
@@ -512,6 +478,40 @@ class Checker:
         with clock_at(self._traits.clock_s):
             self._compiled.run()
             self._synchronise()
+
+
+def beside_witnesses(
+    right: Accuracy, answers: Sequence[Outputs], reference: Reference, precision: Precision
+) -> Accuracy:
+    """Compare the rest where a build answers otherwise than eager, but no more than eager does with noise."""
+    exact = reference.outputs
+    if right.passed or not (witnesses := reference.witnesses):
+        return right
+    answers = with_constants(answers, exact)
+    rest, others = without_jumps(answers, exact, witnesses, precision.epsilon)
+    known = EagerErrors(reference.eager_rmse, reference.eager_spread)
+    for noisy in witnesses[:RUNS_WITH_NOISE]:
+        known = known.or_larger(errors_of_eager(without_jumps(noisy, exact, [noisy], precision.epsilon)[0], exact))
+    of_rest = accuracy.check(rest, replace(reference, eager_rmse=known.rmse, eager_spread=known.spread), precision)
+    if not of_rest.passed or of_rest.unchecked:
+        return right
+    values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
+    why = BY_ROUNDING.format(values or "how far an answer is off")
+    count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
+    are_few = number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number  # as at blurred edges of an image
+    if values and are_few:
+        return noted(of_rest, why)
+    return not_compared(of_rest, why, but_others=count < number)
+
+
+def with_constants(answers: Sequence[Outputs], known: Sequence[Outputs]) -> Sequence[Outputs]:
+    """Return the answers with the numbers that a graph leaves out, so that they are as long as the known ones."""
+    matched, _ = match(answers, known)
+    filled = [
+        tuple(right if own is None else own for own, right in zip(ours, exact, strict=True))
+        for ours, exact in zip(matched, known, strict=False)
+    ]
+    return filled or answers
 
 
 def wrong(found: Accuracy, rule: str) -> Accuracy:

@@ -12,7 +12,6 @@ import os
 import posixpath
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,9 +105,8 @@ class OutsideWatch:
         for name in ("stdout", "stderr"):
             self._held.callback(setattr, sys, name, own := getattr(sys, name))
             setattr(sys, name, _HeardStream(own, self._on_print))
-        for profiling, before in ((sys, sys.getprofile()), (threading, threading.getprofile())):
-            self._held.callback(profiling.setprofile, before)
-            profiling.setprofile(self._on_call)
+        self._held.callback(sys.setprofile, sys.getprofile())
+        sys.setprofile(self._on_call)
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -146,7 +144,7 @@ class OutsideWatch:
         elif isinstance(owner, _Socket) and name.startswith(("send", "recv")):
             with contextlib.suppress(OSError):  # it is connected to nothing, and what it sends to gives an event
                 self._note(AccessKind.NETWORK, owner.getpeername() or "a socket", frame)
-        elif _is_database(owner) and name.startswith(("execute", "fetch")):
+        elif name.startswith(("execute", "fetch")) and "sqlite3" in [kind.__module__ for kind in type(owner).__mro__]:
             self._note(AccessKind.DATABASE, "", frame)
 
     def _on_print(self, frame: FrameType) -> None:
@@ -220,10 +218,6 @@ class _HeardStream:
 _Socket: Any = socket.socket.__base__
 
 
-def _is_database(owner: object) -> bool:
-    return any(kind.__module__ == "sqlite3" for kind in type(owner).__mro__)
-
-
 _LOOKING_UP = {function.__code__ for function in (os.makedirs, os.path.realpath)}
 _LOOKING_UP |= {getattr(posixpath, "_joinrealpath", os.makedirs).__code__}
 """Functions that look at each folder of a path, and read none."""
@@ -249,7 +243,6 @@ def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
 
 
 def _path_of(descriptor: int) -> str:
-    """Return the path of an open file, where the platform tells it."""
     try:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

@@ -33,6 +33,7 @@ from bakeoff.truth.calls import (
     are_alike,
     call,
     copied,
+    is_inexact,
     may_fail,
     named_inputs,
     owned,
@@ -45,7 +46,7 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
-from bakeoff.truth.witnesses import FillUnwritten, is_cast
+from bakeoff.truth.witnesses import FillUnwritten
 
 MAX_CALLS_BEFORE = 8
 """A build may have called a model that keeps state so often with the first inputs before it is checked."""
@@ -135,7 +136,8 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         second = _with_unwritten(math.nan, module, sets[0])
     draws = random_state() != drawn_from
     _note_varying_texts(first, second)
-    grows = _grown(module, state, between) if changed else ()
+    again = ModuleState(module).grown(between) if changed else ()
+    grows = tuple(name for name in between.grown(state) if name in again)
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
     if clock_s is None:
@@ -165,7 +167,6 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
 
 
 def _note_varying_texts(first: Outputs, second: Outputs) -> None:
-    """Note which texts of the first call are others in the second one."""
     VARYING_TEXTS.clear()
     if isinstance(first, Returned) and isinstance(second, Returned):
         VARYING_TEXTS.update(place for place, _ in first.constants.items() ^ second.constants.items())
@@ -189,14 +190,13 @@ def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple
 
 
 def _with_unwritten(value: float, module: nn.Module, inputs: Inputs) -> Outputs:
-    """Return the answer where memory that nothing wrote holds this value."""
     with may_fail(), FillUnwritten(value):
         return owned(call(module, copied(inputs)))
     return owned(call(module, copied(inputs)))
 
 
 def _count_nan(tensor: torch.Tensor) -> int:
-    return int(tensor.isnan().sum()) if is_cast(tensor) or tensor.is_complex() else 0
+    return int(tensor.isnan().sum()) if is_inexact(tensor) else 0
 
 
 def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
@@ -289,11 +289,6 @@ def names_of_written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
 # --- what calls leave behind
 
 
-def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
-    again = ModuleState(module).grown(between)
-    return tuple(name for name in between.grown(before) if name in again)
-
-
 GROWING_CALLS = 4
 """A cache that is filled once grows in the first call, and one for two kinds of calls perhaps in the next one."""
 
@@ -335,7 +330,7 @@ def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> 
 def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
     found = []
     for label, tensor in zip(labels(outputs), outputs, strict=True):
-        if tensor.is_floating_point() or tensor.is_complex():
+        if is_inexact(tensor):
             nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
             if nan or infinite:
                 found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=tensor.numel()))
@@ -434,14 +429,14 @@ def _moves(
     with may_fail():  # inputs that belong together may make no sense apart
         (found,) = run_eager(module, (mixed,), calls=calls)
         return len(found) != len(answer) or any(
-            value.shape != before.shape or not torch.allclose(value, before, MOVED * eps_of(value), 0, equal_nan=True)
+            value.shape != before.shape or not torch.allclose(value, before, moved_by(value), 0, equal_nan=True)
             for value, before in zip(found, answer, strict=True)
         )
     return True
 
 
-def eps_of(tensor: torch.Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
+def moved_by(tensor: torch.Tensor) -> float:
+    return MOVED * torch.finfo(tensor.dtype).eps if is_inexact(tensor) else 0.0
 
 
 # --- whether it keeps what it has answered

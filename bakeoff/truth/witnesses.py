@@ -383,10 +383,6 @@ STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten
 }
 
 
-NEAREST = 1
-"""The interpolation of a grid sampler that takes the nearest value."""
-
-
 def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator whose result may jump where its arguments move by a rounding."""
     func, first = out_of_place(func), args[0] if args else None
@@ -394,7 +390,7 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     if not isinstance(first, torch.Tensor) or not (first.is_floating_point() or first.is_complex()):
         return operator in CHOOSING - POOLING
     becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
-    takes_nearest = operator in (aten.grid_sampler_2d, aten.grid_sampler_3d) and args[2] == NEAREST
+    takes_nearest = operator in (aten.grid_sampler_2d, aten.grid_sampler_3d) and args[2] == 1  # its way to interpolate
     is_stepping = operator in OTHER_ANSWERS or is_one_of(func, STEPPING) or takes_nearest
     return is_stepping or becomes_whole or func.name().endswith("::nms")
 

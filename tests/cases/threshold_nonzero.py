@@ -86,3 +86,13 @@ class InPlace(nn.Module):
 def in_place(batch: int = 16):
     """Values half-way between two steps, to which they are rounded in place."""
     return InPlace(), torch.randint(-100, 100, (batch, 40)) * 0.05
+
+
+class Decimals(Above):
+    def forward(self, image):
+        return torch.round(torch.sigmoid(image * self.gain), decimals=2)
+
+
+def decimals(batch: int = 1, size: int = 128):
+    """The same in hundredths."""
+    return Decimals(), torch.randn(batch, 3, size, size)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -649,6 +650,12 @@ def at_places(shift: float) -> Build:
     return build_of(lambda module: lambda image, places: module(image, places + shift))
 
 
+def with_first_off(values: torch.Tensor, by: float) -> torch.Tensor:
+    first = torch.zeros_like(values, dtype=torch.bool)
+    first.view(-1)[0] = True
+    return torch.where(first, values + by, values).to(values.dtype)
+
+
 CHOICE = {"frozen": (Decision(file="/home/me/mine.py", line=20, function="forward"),)}
 LOADED = {"has_module": False}
 ALTERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -692,11 +699,18 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         f"above {limit:g}": build_of(lambda _, limit=limit: lambda scores: torch.nonzero(scores > limit))
         for limit in (0.2 - 1e-6, 0.5, -1.0)
     },
-    PICTURE: {
-        f"of an image that is {share:g} brighter": build_of(
-            lambda module, share=share: lambda image: module(image * (1 + share))
-        )
-        for share in (2e-6, 1e-4)
+    **{
+        case: {
+            f"of an image that is {share:g} brighter": build_of(
+                lambda module, share=share: lambda image: module(image * (1 + share))
+            )
+            for share in (2e-6, 1e-4)
+        }
+        | {
+            f"with a value {by} steps off": with_fault(as_it_is, partial(with_first_off, by=by * step))
+            for by in (1, 2)
+        }
+        for case, step in ((PICTURE, 1), ("threshold_nonzero.py:decimals", 0.01))
     },
     "threshold_nonzero.py:dense": {},
     "threshold_nonzero.py:warped": {

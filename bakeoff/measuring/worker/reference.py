@@ -39,7 +39,6 @@ from bakeoff.truth.errors import (
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
-from bakeoff.truth.steps import is_dense
 from bakeoff.truth.witnesses import STRONG_NOISE, KeepFloat64
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -249,19 +248,12 @@ def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, .
     precision = subject.cell.precision
     if not subject.traits.begins_alike or precision.is_quantised:
         return ()
-    if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
+    pairs = [zip(*answers, strict=False) for answers in zip(as_is.outputs, as_is.moved, strict=False)]
+    are_finite_alike = all(one.isfinite().equal(other.isfinite()) for answers in pairs for one, other in answers)
+    if not as_is.may_jump and are_finite_alike:
         return ()
     weak = subject.noisy()
     return weak + subject.noisy(STRONG_NOISE) if weak and not precision.is_16_bit else weak
-
-
-def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
-    return all(
-        torch.equal(torch.isfinite(one), torch.isfinite(other))
-        for ours, theirs in zip(answers, others, strict=False)
-        for one, other in zip(ours, theirs, strict=False)
-        if is_dense(one) and is_dense(other)
-    )
 
 
 def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
