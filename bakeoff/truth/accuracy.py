@@ -268,11 +268,9 @@ def _checked_by_rounding(
             as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
             shares = rmse / rounding_limits.slice_limits(precision, as_large, *allowed.spread[0].slices[dimension])
             worst = int(shares.argmax())
-            usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
-            # what eager loses is noise, however small it should be
-            worst_part = max(
-                worst_part, float((rmse / usual_sizes.maximum(of_eager))[usual_sizes > 0].max()) if size else 0.0
-            )
+            # what is nearly zero, or what eager loses, may be far off by rounding
+            usual_sizes = sizes.clamp_min(float(sizes.median())).maximum(of_eager)
+            worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
             text = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
                 f"eager's {of_eager[worst]:.2g} there and {eager_rmse:.2g} overall"

@@ -428,15 +428,12 @@ def _moves(
     mixed = inputs.map(lambda tensor: other if tensor is own else tensor)
     with may_fail():  # inputs that belong together may make no sense apart
         (found,) = run_eager(module, (mixed,), calls=calls)
+        eps = [torch.finfo(value.dtype).eps if is_inexact(value) else 0.0 for value in found]
         return len(found) != len(answer) or any(
-            value.shape != before.shape or not torch.allclose(value, before, moved_by(value), 0, equal_nan=True)
-            for value, before in zip(found, answer, strict=True)
+            value.shape != before.shape or not torch.allclose(value, before, MOVED * rounding, 0, equal_nan=True)
+            for value, before, rounding in zip(found, answer, eps, strict=True)
         )
     return True
-
-
-def moved_by(tensor: torch.Tensor) -> float:
-    return MOVED * torch.finfo(tensor.dtype).eps if is_inexact(tensor) else 0.0
 
 
 # --- whether it keeps what it has answered
