@@ -8,6 +8,7 @@
 """
 
 import contextlib
+import functools
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -101,6 +102,7 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)
 
 
+@functools.cache
 def out_of_place(func: Any) -> Any:
     """Return the operator that gives new memory what this one writes into its first argument: `mul` for `mul_`."""
     packet, name = func.overloadpacket, func.overloadpacket.__name__
@@ -134,9 +136,10 @@ class RoundingNoise(OperatorWatch):
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plain = out_of_place(func)
-        found = super().__torch_dispatch__(plain, types, args, kwargs)
-        return found if plain is func else args[0].copy_(found)
+        plain: Any = func if isinstance(func, HigherOrderOperator) else out_of_place(func)
+        if plain is func or plain.overloadpacket in SELECTING:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return args[0].copy_(super().__torch_dispatch__(plain, types, args, kwargs))
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         if any(argument.alias_info is not None for argument in (*func._schema.returns, *func._schema.arguments)):
