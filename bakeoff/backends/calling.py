@@ -143,14 +143,10 @@ def is_tensor(value: object) -> bool:
 
 
 def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the outputs as dense plain tensors without gradients. A nested one becomes its values and their shapes."""
-    if not any(
-        output.requires_grad or output.is_nested or output.is_quantized or is_sparse(output) or is_named_anew(output)
-        for output in outputs
-    ):
-        return outputs
+    """Return the outputs as dense plain tensors without gradients, in types that torch compares. A nested one becomes
+    its values and their shapes."""
     if not any(output.is_nested for output in outputs):
-        return outputs.map(_dense) if isinstance(outputs, Returned) else tuple(map(_dense, outputs))
+        return mapped(outputs, _dense)
     places = outputs.places if isinstance(outputs, Returned) else tuple(f"[{n}]" for n in range(len(outputs)))
     by_place: dict[str, torch.Tensor] = {}
     for place, output in zip(places, outputs, strict=True):
@@ -183,6 +179,9 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.as_subclass(torch.Tensor) if is_named_anew(tensor) else tensor
     if is_sparse(tensor):
         return tensor.to_dense()
+    if tensor.is_floating_point() and tensor.element_size() == 1:  # float8
+        return tensor.float()
+    tensor = tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
     return tensor.dequantize() if tensor.is_quantized else tensor
 
 

@@ -11,7 +11,14 @@ from typing import Any, TypeGuard
 from bakeoff.models.base import INPUT_SETS, Around, Call, Inputs, LoadedModel, Pipeline, call_of
 from bakeoff.models.lazily import nn, pytree, torch
 from bakeoff.models.seeding import seeded
-from bakeoff.models.unwrapping import form_by_mode, form_by_types, mixes_types, require_weights, with_modes
+from bakeoff.models.unwrapping import (
+    form_by_mode,
+    form_by_types,
+    mixes_types,
+    require_weights,
+    training_layers,
+    with_modes,
+)
 from bakeoff.records.errors import UsageError
 
 MAX_CALIBRATION = 512
@@ -37,8 +44,9 @@ def with_own_inputs(
         calls = _calls(example)
         sets = sets_of_calls(model, calls) if calls else input_sets(as_inputs(model, example))
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
-    forms = (*form_by_types(module), *form_by_mode(module))
+    training = training_layers(module)
     module = with_modes(module).to("cpu").eval()
+    forms = (*form_by_types(module), *form_by_mode(training))
     module = module if mixes_types(module) else module.float()
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):

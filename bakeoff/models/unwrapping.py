@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dis
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -70,16 +70,18 @@ def form_by_types(module: nn.Module) -> tuple[str, ...]:
     return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)
 
 
-def form_by_mode(module: nn.Module) -> tuple[str, ...]:
-    """Return what is said of a module that was given in training mode, if a layer acts otherwise in it, or nothing."""
+def training_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers that act otherwise in training mode, and are in it."""
     from torch.nn.modules.batchnorm import _BatchNorm
     from torch.nn.modules.dropout import _DropoutNd
 
-    kinds = sorted({type(part).__name__ for part in module.modules() if isinstance(part, _BatchNorm | _DropoutNd)})
-    if not module.training or not kinds:
-        return ()
-    act = "acts" if len(kinds) == 1 else "act"
-    return (f"came in training mode, in which {listed(kinds)} {act} otherwise, and is measured in eval mode",)
+    return [part for part in module.modules() if part.training and isinstance(part, _BatchNorm | _DropoutNd)]
+
+
+def form_by_mode(training: Iterable[nn.Module]) -> tuple[str, ...]:
+    """Return what is said of a module whose layers came in training mode, and are no longer in it, or nothing."""
+    kinds = sorted({type(part).__name__ for part in training if not part.training})
+    return (f"came with {listed(kinds)} in training mode, and is measured in eval mode",) if kinds else ()
 
 
 def is_scripted(module: nn.Module) -> bool:

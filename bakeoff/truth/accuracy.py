@@ -20,7 +20,7 @@ import torch
 from bakeoff.backends.training import TrainingOutput
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
-from bakeoff.records.text import counted, spell_times
+from bakeoff.records.text import spell_times
 from bakeoff.truth import rounding_limits
 from bakeoff.truth.errors import EagerErrors, ErrorSpread, OutputErrors, errors_of
 from bakeoff.truth.matching import (
@@ -33,7 +33,6 @@ from bakeoff.truth.matching import (
     other_types,
 )
 from bakeoff.truth.reference import Reference
-from bakeoff.truth.steps import without_flips
 
 TRAINING_TOLERANCE = 1e-4
 """The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
@@ -80,7 +79,7 @@ def check(
             rmse=math.nan,
             relative_rmse=math.nan,
             max_abs_error=math.nan,
-            eager_rmse=_worst(reference.eager_rmse),
+            eager_rmse=max(reference.eager_rmse, default=math.nan),
             allclose=False,
             rtol=precision.rtol,
             atol=ABSOLUTE_TOLERANCE,
@@ -90,13 +89,6 @@ def check(
         )
     errors = errors_of(matched, reference.outputs, precision.rtol)
     checked = _checked_outputs(errors, reference, precision, training_outputs)
-    on_edge = dict[str, int]()
-    far_off = [output.errors.label for output in checked if output.is_wrong and not output.errors.is_whole]
-    if far_off and not (training_outputs or precision.is_quantised):
-        error_of = partial(_error_before_rounding, precision, reference.longest_sum)
-        matched, on_edge = without_flips(matched, reference.outputs, far_off, error_of)
-        errors = errors_of(matched, reference.outputs, precision.rtol)
-        checked = _checked_outputs(errors, reference, precision, training_outputs)
     if left_out:
         checked = [output for output in checked if not {output.errors.label, output.errors.of_indices} & set(left_out)]
         errors = [output.errors for output in checked]
@@ -115,7 +107,9 @@ def check(
     judged = [output for output in shown if output.is_wrong or not output.is_unheld]
     passed = not not_finite and not wrong
     is_compared = any(error.values for error in errors) or not passed
-    unchecked, others_compared = "" if is_compared else _why_nothing(reference), False
+    has_elements = any(tensor.numel() for outputs in reference.outputs for tensor in outputs)
+    nothing = f"the model's own answers have no {'finite value' if has_elements else 'element'}"
+    unchecked, others_compared = "" if is_compared else nothing, False
     lost = [output for output in judged if output.is_lost] if passed and not training_outputs else []
     if is_compared and lost:
         unchecked, others_compared = _why_lost(lost), len(lost) < len(judged)
@@ -130,7 +124,6 @@ def check(
             rule = max(shown, key=lambda each: each.worst_part).why_close
         choosing = [error.of_indices for error in errors if error.of_indices and error.values]
         rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
-        rule += "".join(f"; {counted(count, 'value')} of {label} on another step" for label, count in on_edge.items())
     elif not_finite:
         rule = not_finite
     else:
@@ -139,11 +132,11 @@ def check(
         over = f" ({spell_times(worst.excess)} times the limit)" if math.isfinite(worst.excess) else ""
         rule = f"{worst.reason}; {where}{over}"
     return Accuracy(
-        rmse=_worst([output.errors.rmse for output in shown]) if is_compared else math.nan,
+        rmse=max(output.errors.rmse for output in shown) if is_compared else math.nan,
         relative_rmse=max(output.relative_rmse for output in judged) if is_compared else math.nan,
         overall_relative_rmse=max(output.overall_relative_rmse for output in judged) if is_compared else None,
         max_abs_error=max(output.errors.max_abs_error for output in shown) if is_compared else math.nan,
-        eager_rmse=_worst([output.eager_rmse for output in shown]),
+        eager_rmse=max(output.eager_rmse for output in shown),
         eager_relative_rmse=max(output.eager_relative_rmse for output in judged) if is_compared else None,
         allclose=allclose,
         rtol=shown[0].rtol,
@@ -160,16 +153,6 @@ def check(
         other_widths=list(other.widths),
         reference_kept_at=reference.kept_at,
     )
-
-
-def _error_before_rounding(precision: Precision, longest_sum: int, size: float) -> float:
-    of_sum = precision.max_times_eager_rmse * rounding_limits.error_of_sum(precision, longest_sum) * size
-    return max(rounding_limits.rounding_floor(precision, size), of_sum)
-
-
-def _why_nothing(reference: Reference) -> str:
-    has_elements = any(tensor.numel() for outputs in reference.outputs for tensor in outputs)
-    return f"the model's own answers have no {'finite value' if has_elements else 'element'}"
 
 
 def _why_lost(lost: Sequence[_CheckedOutput]) -> str:
@@ -259,7 +242,6 @@ def _checked_exactly(errors: OutputErrors, eager_rmse: float, precision: Precisi
 def _checked_by_rounding(
     errors: OutputErrors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision, longest_sum: int
 ) -> _CheckedOutput:
-    """Check an output by the limits of rounding: over all, by slices, of the worst value, by magnitudes."""
     size = errors.reference_rms
     floor = rounding_limits.rounding_floor(precision, size)
     eager = allowed = EagerErrors((eager_rmse,), (spread,) if spread is not None else ())
@@ -286,7 +268,8 @@ def _checked_by_rounding(
             as_large = groups.limits_at(sizes, limits, limit) if groups is not None else limit
             shares = rmse / rounding_limits.slice_limits(precision, as_large, *allowed.spread[0].slices[dimension])
             worst = int(shares.argmax())
-            usual_sizes = sizes.clamp_min(float(sizes.median()))  # what is nearly zero may be far off by rounding
+            # what is nearly zero, or what eager loses, may be far off by rounding
+            usual_sizes = sizes.clamp_min(float(sizes.median())).maximum(of_eager)
             worst_part = max(worst_part, float((rmse / usual_sizes)[usual_sizes > 0].max()) if size else 0.0)
             text = (
                 f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
@@ -316,7 +299,8 @@ def _checked_by_rounding(
             is_lost = is_small & (groups.ours > hidden)
             for number in is_lost.nonzero().flatten().tolist():
                 lost_part = f"values of {groups.range_of(number)} are only as exact as far larger ones"
-            worst_part = max(worst_part, *(groups.ours / groups.sizes)[is_shown].tolist(), 0.0)
+            of_sizes = groups.ours / groups.sizes.maximum(own_groups.eager)
+            worst_part = max(worst_part, *of_sizes[is_shown].tolist(), 0.0)
     excess, reason, region = max(checks, key=lambda check: check[0])
     return _CheckedOutput(
         errors=errors,
@@ -325,7 +309,9 @@ def _checked_by_rounding(
         excess=excess,
         reason=f"{errors.label}: {reason}{of_sums}",
         is_close=errors.rmse <= floor,
-        why_close="no more than rounding" if worst_part <= rounding_limits.most_shown(precision) else BESIDE_LARGER,
+        why_close="no more than rounding"
+        if worst_part * size <= rounding_limits.VALUE_MARGIN * floor
+        else BESIDE_LARGER,
         rtol=rounding_limits.ROUNDING_UNITS[precision] * precision.epsilon,
         tolerance=0.0 if size else floor,
         worst_part=worst_part,
@@ -358,7 +344,6 @@ def _checked_by_tolerances(
     precision: Precision,
     training_outputs: Sequence[TrainingOutput],
 ) -> list[_CheckedOutput]:
-    """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
     squares: dict[str, list[float]] = {}
     for each, output in zip(errors, training_outputs, strict=False):
         squares.setdefault(output.kind, []).append(each.reference_rms**2)
@@ -389,7 +374,7 @@ def _checked_by_tolerances(
         )
         if limit < precision.max_times_eager_rmse * eager_rmse < math.inf:
             reason += f" and {limit / size:.2g} of the output"
-        is_close = each.are_close(absolute)
+        is_close = each.is_finite_alike and each.largest_beyond_rtol <= absolute
         checked.append(
             _CheckedOutput(
                 errors=each,
@@ -431,8 +416,3 @@ def _worst_value(
             text += ", which is 2π apart: if these are angles, they are the same"
         worst = max(worst, (float(error[place]), text), key=lambda each: each[0])
     return worst[1]
-
-
-def _worst(rmses: Sequence[float]) -> float:
-    """Return the largest, so that a large output's error does not hide a small one's."""
-    return max(rmses, default=math.nan)

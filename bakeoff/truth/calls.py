@@ -8,7 +8,9 @@ model that writes into its inputs. For other models it does nothing.
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
-from bakeoff.truth.module_state import PARAMETER, ModuleState, Weights, is_equal
+from bakeoff.truth.module_state import PARAMETER, ModuleState, is_equal, is_same, some_of_weights
 from bakeoff.truth.moved_clock import begin_call
 
 Outputs = tuple[torch.Tensor, ...]
@@ -57,7 +59,7 @@ class AlikeCalls:
         # of a call that changes no weights none are put back: that would take time and memory beside what is measured
         changes_weights = any(name.startswith(PARAMETER) for name in traits.state)
         self._state = ModuleState(module, changes_weights) if module is not None and keeps_more else None
-        self._weights = Weights(module) if module is not None else None
+        self._weights = some_of_weights(module) if module is not None else {}
         self._number = 0
 
     @property
@@ -70,7 +72,9 @@ class AlikeCalls:
         return self.can_restore or not self.traits.state
 
     def changed_weights(self) -> tuple[str, ...]:
-        return self._weights.changed() if self._weights else ()
+        """Return the names of the weights that the module has still, with other values."""
+        now = some_of_weights(self.module) if self.module is not None else {}
+        return tuple(name for name, leaf in now.items() if not is_same(self._weights.get(name, leaf), leaf))
 
     def buffer(self, name: str) -> torch.Tensor:
         assert self.module is not None
@@ -102,6 +106,15 @@ class AlikeCalls:
             given = self.given(inputs)
             outputs.append(thinned(witness(given)))
         return Transcript(tuple(outputs), given)
+
+
+@contextmanager
+def may_fail() -> Iterator[None]:
+    """End the block where it raises, and show what: a model may refuse to be watched, and inputs that are changed."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
 
 
 def call(module: Any, inputs: Inputs) -> Outputs:
@@ -256,4 +269,4 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def are_finite(outputs: Outputs) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in outputs if is_inexact(tensor))
+    return all(bool(torch.isfinite(tensor).all()) for tensor in comparable(outputs) if is_inexact(tensor))

@@ -5,13 +5,12 @@ import hashlib
 import linecache
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.jit._trace import TracerWarning
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
@@ -28,7 +28,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.traits import Decision
-from bakeoff.truth.calls import AlikeCalls, are_finite, call, copied
+from bakeoff.truth.calls import AlikeCalls, are_finite, call, copied, may_fail
 from bakeoff.truth.module_state import ModuleState
 
 READS = frozenset(
@@ -104,6 +104,8 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
         inputs = list(inputs)
         self._places.update({tensor: place for place, tensor in enumerate(inputs) if is_whole(tensor)})
         self.compared: dict[tuple[int, int], None] = {}  # places of inputs, with numbers that may compare otherwise
+        # Memory that such a value was written into holds it in each of its views. The references keep the keys unique.
+        self._written: dict[int, StorageWeakRef] = {}
         self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
@@ -119,8 +121,10 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
         constants = [str(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_constant(leaf)]
         self._functions.update(f"{getattr(function, '__name__', '')} {shapes} {constants}\n".encode())
         result = function(*args, **(kwargs or {}))
-        if any(tensor in self._from_inputs for tensor in given):
+        if any(map(self._is_from_inputs, given)):
             self._note(_tensors_in(result))
+            if (result is None or result is given[0]) and (written := _storage_of(given[0])):
+                self._written[written.cdata] = written
             self._note_comparison(name.strip("_"), args, result)
             if name in HANDING_ON and is_whole(result) and args and is_whole(args[0]) and args[0] in self._places:
                 self._places[result] = self._places[args[0]]
@@ -137,6 +141,11 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
     def _note(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             self._from_inputs[tensor] = True
+
+    def _is_from_inputs(self, tensor: torch.Tensor) -> bool:
+        if tensor in self._from_inputs:
+            return True
+        return bool(self._written) and (of := _storage_of(tensor)) is not None and of.cdata in self._written
 
     def _note_comparison(self, name: str, args: Any, result: Any) -> None:
         if name not in COMPARING or len(args) != 2 or not is_whole(args[0]) or args[0] not in self._places:
@@ -173,6 +182,12 @@ class ReadingWatch(Uncompiled, TorchFunctionMode):
             Decision(file=file, line=line, function=read.function, code=linecache.getline(file, line).strip())
             for (file, line), read in self._reads.items()
         )
+
+
+def _storage_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+    with suppress(NotImplementedError, RuntimeError):  # a sparse tensor has none, for example
+        return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    return None
 
 
 def is_whole(value: Any) -> bool:
@@ -236,9 +251,33 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
+UNWARNED = ("equal", "allclose", "is_nonzero")
+"""Reads of which a trace does not warn."""
+
+
 class FrozenChoices:
     def __init__(self) -> None:
         self.lines: set[Line] = set()
+
+    def note(self) -> None:
+        if frame := _models_frame(sys._getframe(1)):
+            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+
+    @contextmanager
+    def noting_unwarned(self) -> Iterator[None]:
+        def noting(own: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                self.note()
+                return own(*args, **kwargs)
+
+            return noted
+
+        with ExitStack() as held:
+            for owner, name in product((torch, torch.Tensor), UNWARNED):
+                own = getattr(owner, name)
+                held.callback(setattr, owner, name, own)
+                setattr(owner, name, noting(own))
+            yield
 
     def among(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
         # The trace also warns where a size is read. Sizes do not change in a contest, and decide nothing.
@@ -247,20 +286,23 @@ class FrozenChoices:
 
 @contextmanager
 def noting_frozen_choices() -> Iterator[FrozenChoices]:
-    """Note what torch.jit.trace warns of inside the block. Other warnings are shown as before."""
+    """Note what torch.jit.trace freezes inside the block, by its warnings. Other warnings are shown as before."""
     frozen = FrozenChoices()
     with warnings.catch_warnings():
         warnings.simplefilter("always", TracerWarning)
-        show = warnings.showwarning
+        show, trace = warnings.showwarning, torch.jit.trace
 
         def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, TracerWarning):
+            if issubclass(category, TracerWarning):
+                frozen.note()
+            else:
                 show(message, category, *where, **more)
-            elif frame := _models_frame(sys._getframe(1)):
-                frozen.lines.add((frame.f_code.co_filename, frame.f_lineno))
 
-        warnings.showwarning = note
-        yield frozen
+        warnings.showwarning, torch.jit.trace = note, frozen.noting_unwarned()(trace)
+        try:
+            yield frozen
+        finally:
+            torch.jit.trace = trace
 
 
 def _models_frame(frame: FrameType | None) -> FrameType | None:
@@ -294,14 +336,12 @@ class Deciding:
 
 def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
     """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
-    try:
+    with may_fail():
         found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
         # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
         answered = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
         return Deciding(found.decisions, (*found.probes, *islice(answered, 1)))
-    except Exception:  # what was changed in the search may be anything to a model
-        traceback.print_exc()
-        return Deciding(watch.decisions)
+    return Deciding(watch.decisions)
 
 
 def _with_compared(watch: ReadingWatch, sets: Sequence[Inputs]) -> Iterator[Inputs]:
@@ -366,37 +406,31 @@ def _reads_another_value(read_values: Values, values: Sequence[Values]) -> bool:
 def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:
     calls.begin()
     given = copied(calls.given(inputs))
-    try:
+    with may_fail():
         with ReadingWatch(given.tensors()) as watch:
             outputs = call(module, given)
-    except Exception:  # a model may raise anything for inputs that make no sense to it
-        traceback.print_exc()
-        return None
-    return watch if are_finite(outputs) else None
+        return watch if are_finite(outputs) else None
+    return None
 
 
 def _answers_with_numbers(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> bool:
     """Return True if all values of an answer are finite where nothing watches the call."""
     # With every token masked, only the fast path of torch's encoder layers gives NaN. Watched calls do not take it.
     calls.begin()
-    try:
+    with may_fail():
         return are_finite(call(module, copied(calls.given(inputs))))
-    except Exception:  # as in a watched call
-        traceback.print_exc()
-        return False
+    return False
 
 
 def answers_like_first(module: nn.Module, sets: Sequence[Inputs]) -> bool:
     """Return True if eager answers each set, and with finite values if it does so for the first one."""
     state = ModuleState(module)
-    try:
+    is_alike = False
+    with may_fail():
         is_finite = are_finite(call(module, copied(sets[0])))
-        return all(are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
-    except Exception:  # a model may raise anything for inputs that make no sense to it
-        traceback.print_exc()
-        return False
-    finally:
-        state.restore()
+        is_alike = all(are_finite(call(module, copied(inputs))) or not is_finite for inputs in sets[1:])
+    state.restore()
+    return is_alike
 
 
 def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:

@@ -16,6 +16,7 @@ from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.text import counted
 from bakeoff.truth import matching, rounding_limits
+from bakeoff.truth.calls import is_inexact
 from bakeoff.truth.choices import Choice
 from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, errors_by_octave
 from bakeoff.truth.matching import Outputs, as_pairs, labels
@@ -188,9 +189,6 @@ class OutputErrors:
     def max_abs_error(self) -> float:
         return self.largest if self.is_finite_alike else math.inf
 
-    def are_close(self, atol: float) -> bool:
-        return self.is_finite_alike and self.largest_beyond_rtol <= atol
-
 
 def errors_of(outputs: Sequence[matching.Matched], reference: Sequence[Outputs], rtol: float) -> list[OutputErrors]:
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
@@ -199,10 +197,10 @@ def errors_of(outputs: Sequence[matching.Matched], reference: Sequence[Outputs],
     for ours, theirs in zip(outputs, reference, strict=True):
         chosen = matching.choices_of(theirs)
         for label, value, expected in zip(labels(theirs), ours, theirs, strict=True):
-            by_label.setdefault(label, OutputErrors(label, rtol, is_whole(expected)))
+            by_label.setdefault(label, OutputErrors(label, rtol, not is_inexact(expected)))
             if label in chosen:
                 name = f"what {label} chooses"
-                chooses_whole = is_whole(chosen[label].source)
+                chooses_whole = not is_inexact(chosen[label].source)
                 of_values = by_label.setdefault(name, OutputErrors(name, rtol, chooses_whole, label))
                 if value is not None and (pair := _chosen_values(chosen[label], value, expected)):
                     of_values.add(*pair)
@@ -218,7 +216,7 @@ def _chosen_values(
     choice: Choice, ours: torch.Tensor, reference: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the values that our indices choose and those of the reference, if indices differ and all choose some."""
-    if not is_whole(ours) or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
+    if is_inexact(ours) or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
         return None
     values, expected = choice.values(ours, reference), choice.values(reference, reference)
     return None if values is None or expected is None else (values, expected)
@@ -339,20 +337,14 @@ def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     return EagerErrors(tuple(errors.rmse for errors in all_errors), tuple(spreads))
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
-
-
 def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], rounding_decides: bool) -> EagerErrors:
     if not rounding_decides:
         return errors_of_eager(eager, exact)
 
     # Moving values by one rounding then gives other shapes, whole numbers and places of NaN, which are no errors.
     def alike(_: str, exact_value: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        if value.shape != exact_value.shape or is_whole(exact_value):
+        if value.shape != exact_value.shape or not is_inexact(exact_value):
             return exact_value
-        if value.layout is not torch.strided or value.is_nested:
-            return value
         return torch.where(torch.isfinite(value) == torch.isfinite(exact_value), value, exact_value.to(value.dtype))
 
     pairs = zip(eager, exact, strict=True)
@@ -409,32 +401,25 @@ def _of_other_kind(value: torch.Tensor, other: torch.Tensor, only_shapes: bool) 
         return f"has other shapes, {tuple(value.shape)} and {tuple(other.shape)},"
     if only_shapes:
         return ""
-    if not (value.is_floating_point() or value.is_complex()):
+    if not is_inexact(value):
         changed = int((value != other.to(value.dtype)).sum()) if value.numel() else 0
         return f"has {changed} of {value.numel()} whole numbers different" if changed else ""
-    if value.layout is not torch.strided or value.is_nested:
-        return ""
     if value.element_size() > 2 and not torch.equal(torch.isfinite(value), torch.isfinite(other)):
         return "is not finite at the same places"
     return ""
 
 
 def _relative_error(value: torch.Tensor, other: torch.Tensor) -> float:
-    size = _distance(torch.zeros_like(other), other) if _has_distance(other) else 0.0
+    size = _distance(torch.zeros_like(other), other)
     return _distance(value, other) / size if size else 0.0
 
 
 def _distance(value: torch.Tensor, other: torch.Tensor) -> float:
-    if not _has_distance(value):
+    if not is_inexact(value):
         return 0.0
     wide = torch.complex128 if value.is_complex() else torch.float64
     known = torch.isfinite(value) & torch.isfinite(other)
     return float((value.to(wide)[known] - other.to(wide)[known]).abs().square().sum().sqrt())
-
-
-def _has_distance(value: torch.Tensor) -> bool:
-    is_plain = value.layout is torch.strided and not value.is_nested
-    return is_plain and (value.is_floating_point() or value.is_complex())
 
 
 def within_float32(exact: tuple[Outputs, ...], eager: Sequence[Outputs]) -> tuple[Outputs, ...]:

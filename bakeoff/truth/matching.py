@@ -76,10 +76,9 @@ def without_numbers(outputs: Outputs) -> Outputs:
 
 def places_of_tensors(outputs: Outputs) -> list[int]:
     """Return at which places in the flat tuple there are tensors, and no numbers."""
-    structure = _structure(outputs)
-    places = structure.places if structure is not None else ("",) * len(outputs)
-    numbers = structure.numbers if structure is not None else ()
-    return [index for index, place in enumerate(places) if place not in numbers]
+    if (structure := _structure(outputs)) is None:
+        return list(range(len(outputs)))
+    return [index for index, place in enumerate(structure.places) if place not in structure.numbers]
 
 
 def with_choices(outputs: Outputs, choices: Mapping[int, Choice]) -> Outputs:

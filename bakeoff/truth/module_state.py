@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ _FOLLOWED_NEVER = (
     threading.Semaphore,
 )
 
-_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local)
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local, ContextVar)
 
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
@@ -92,7 +93,7 @@ class ModuleState:
         """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
         now, _ = _content(self._module, self._copies_weights)
         names = dict.fromkeys((*self._leaves, *now))
-        return tuple(name for name in names if not _is_same(self._leaves.get(name), now.get(name)))
+        return tuple(name for name in names if not is_same(self._leaves.get(name), now.get(name)))
 
     def grown(self, before: ModuleState) -> tuple[str, ...]:
         """Return the names of lists and dicts that are longer than in the state `before`."""
@@ -109,22 +110,13 @@ class ModuleState:
                 put_back()
 
 
-class Weights:
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._leaves = self._now()
-
-    def _now(self) -> dict[str, Leaf]:
-        leaves = {name: _leaf(weight, whole=False) for name, weight in self._module.named_parameters()}
-        # on the host, where no memory is measured
-        return {
-            name: (kind, pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, leaf))
-            for name, (kind, leaf) in leaves.items()
-        }
-
-    def changed(self) -> tuple[str, ...]:
-        """Return the names of those that the module has still, with other values."""
-        return tuple(name for name, leaf in self._now().items() if not _is_same(self._leaves.get(name, leaf), leaf))
+def some_of_weights(module: nn.Module) -> dict[str, Leaf]:
+    """Return some values of each weight, on the host, where no memory is measured."""
+    leaves = {name: _leaf(weight, whole=False) for name, weight in module.named_parameters()}
+    return {
+        name: (kind, pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, leaf))
+        for name, (kind, leaf) in leaves.items()
+    }
 
 
 LENGTH = "'s length"
@@ -270,6 +262,14 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         return lambda: put_back() or value
     if isinstance(value, np.ndarray):
         return _kept_array(name, value, leaves)
+    if isinstance(value, ContextVar):
+        with suppress(LookupError):  # of one that has no value
+            content_of = _kept(name, value.get(), depth, seen, leaves)
+            return lambda: value.set(content_of()) and value
+        return lambda: value
+    if isinstance(value, partial):
+        held = _kept(name, [*value.args, value.keywords], depth, seen, leaves)
+        return lambda: held() and value
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))
@@ -334,7 +334,6 @@ def _is_plain_object(value: Any) -> bool:
 
 
 def _slots(value: Any) -> list[str]:
-    """Return the names in `__slots__` of the user's own classes."""
     is_users = is_users_file(getattr(sys.modules.get(type(value).__module__), "__file__", None) or "")
     return copyreg._slotnames(type(value)) if is_users else []  # type: ignore[attr-defined]
 
@@ -355,7 +354,7 @@ def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
     return "tensor", (about, tuple(tensor.shape), plain.clone())
 
 
-def _is_same(one: Leaf | None, other: Leaf | None) -> bool:
+def is_same(one: Leaf | None, other: Leaf | None) -> bool:
     if one is None or other is None or one[0] != other[0]:
         return False
     if one[0] != "tensor":
@@ -419,7 +418,7 @@ def _kept_array(name: str, array: np.ndarray, leaves: dict[str, Leaf]) -> PutBac
 def _with_content(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
     _, (_, shape, kept) = leaf
     is_whole = kept is not None and tuple(kept.shape) == shape  # not sparse, on meta, or too large
-    if is_whole and not _is_same(leaf, _leaf(tensor)):
+    if is_whole and not is_same(leaf, _leaf(tensor)):
         if tensor.shape != kept.shape:
             tensor.resize_(kept.shape)
         tensor.copy_(kept)

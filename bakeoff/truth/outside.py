@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from bakeoff.records.package import PACKAGE
 from bakeoff.records.traits import Access, AccessKind
 from bakeoff.truth.module_state import LENGTH, ModuleState
 from bakeoff.truth.moved_clock import hearing_clock
@@ -79,6 +80,7 @@ class OutsideWatch:
         self._states = [ModuleState(module) for module in modules]
         self._autocasts: dict[str, None] = {}
         self._held = contextlib.ExitStack()
+        self._streams = (sys.stdout, sys.stderr)
         self._is_looking_up = False
         self.ran_users_code = False
 
@@ -100,6 +102,9 @@ class OutsideWatch:
         self._held.enter_context(hearing(self._on_event))
         for name, kind in _REPLACED.items():
             self._held.enter_context(_heard(name, partial(self._note, kind)))
+        for name in ("stdout", "stderr"):
+            self._held.callback(setattr, sys, name, own := getattr(sys, name))
+            setattr(sys, name, _HeardStream(own, self._on_print))
         self._held.callback(sys.setprofile, sys.getprofile())
         sys.setprofile(self._on_call)
         return self
@@ -124,16 +129,14 @@ class OutsideWatch:
     def _on_builtin(self, builtin: Any, name: str, owner: object, frame: FrameType) -> None:
         writes = name.startswith("write")
         file_kind = AccessKind.WRITTEN_FILE if writes else AccessKind.READ_FILE
-        if builtin is print:
-            self._note(AccessKind.PRINT, "", frame)
-        elif builtin is time.sleep:
+        if builtin is time.sleep:
             self._note(AccessKind.SLEEP, "", frame)
         elif builtin is warnings.warn and is_users_file(frame.f_code.co_filename):
             self._note(AccessKind.LOG, "warnings", frame)
         elif isinstance(owner, io.IOBase) and name.startswith(("read", "write")):
-            if writes and owner in (sys.stdout, sys.stderr):
-                if frame.f_code.co_filename != warnings.__file__:  # who warns is noted where it warns
-                    self._note(AccessKind.PRINT, "", frame)
+            if writes and owner in self._streams:
+                if frame.f_code is not _HeardStream.write.__code__:
+                    self._on_print(frame)
             else:
                 self._note(file_kind, getattr(owner, "name", os.devnull), frame)
         elif isinstance(owner, mmap.mmap) and name.startswith(("read", "write", "find")):
@@ -141,8 +144,14 @@ class OutsideWatch:
         elif isinstance(owner, _Socket) and name.startswith(("send", "recv")):
             with contextlib.suppress(OSError):  # it is connected to nothing, and what it sends to gives an event
                 self._note(AccessKind.NETWORK, owner.getpeername() or "a socket", frame)
-        elif _is_database(owner) and name.startswith(("execute", "fetch")):
+        elif name.startswith(("execute", "fetch")) and "sqlite3" in [kind.__module__ for kind in type(owner).__mro__]:
             self._note(AccessKind.DATABASE, "", frame)
+
+    def _on_print(self, frame: FrameType) -> None:
+        if frame.f_code.co_filename.startswith(_CALLING):
+            self._add(AccessKind.PRINT)
+        elif frame.f_code.co_filename != warnings.__file__:  # who warns is noted where it warns
+            self._note(AccessKind.PRINT, "", frame)
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and (path := opened(arguments)):
@@ -169,7 +178,7 @@ class OutsideWatch:
         if not kind.is_path:
             self._add(kind, os.fsdecode(named) if isinstance(named, bytes) else str(named))
             return
-        if named in (1, 2):
+        if named in (1, 2, "<stdout>", "<stderr>"):
             self._add(AccessKind.PRINT)
             return
         if isinstance(named, int):
@@ -188,11 +197,25 @@ class OutsideWatch:
         self._noted[Access(kind=kind, name=name)] = None
 
 
+_CALLING = (str(Path(torch.__file__).parent), str(PACKAGE))
+"""Folders of code that prints nothing itself, but calls TorchScript, which may."""
+
+
+class _HeardStream:
+    """A stream that tells of each write into it, also by `print` and by TorchScript, which give no event."""
+
+    def __init__(self, own: Any, note: Callable[[FrameType], None]) -> None:
+        self._own, self._heard = own, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def write(self, text: str) -> int:
+        self._heard(sys._getframe(1))
+        return int(self._own.write(text))
+
+
 _Socket: Any = socket.socket.__base__
-
-
-def _is_database(owner: object) -> bool:
-    return any(kind.__module__ == "sqlite3" for kind in type(owner).__mro__)
 
 
 _LOOKING_UP = {function.__code__ for function in (os.makedirs, os.path.realpath)}
@@ -220,7 +243,6 @@ def _heard(name: str, note: Callable[[Any, FrameType], None]) -> Iterator[None]:
 
 
 def _path_of(descriptor: int) -> str:
-    """Return the path of an open file, where the platform tells it."""
     try:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

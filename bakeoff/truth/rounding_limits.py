@@ -102,11 +102,6 @@ def value_limit(precision: Precision, limit: float, eager_largest: float) -> flo
     return VALUE_MARGIN * max(precision.max_times_eager_rmse * eager_largest, limit)
 
 
-def most_shown(precision: Precision) -> float:
-    """Return the largest error of a part of an output, relative to its own size, that is called rounding alone."""
-    return VALUE_MARGIN * ROUNDING_UNITS[precision] * precision.epsilon
-
-
 MOST_EXCUSED_UNITS = {Precision.FP32: 256.0, Precision.TF32: 8.0, Precision.BF16: 8.0, Precision.FP16: 8.0}
 """Eager's error excuses a part of a model up to so many units in the last place. An eager that is worse has lost
 precision itself, as where a model casts to a narrower type."""

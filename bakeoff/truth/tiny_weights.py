@@ -1,6 +1,5 @@
 """Finds weights of zero, or nearly, that hide what they are multiplied with, such as a fresh gate or layer scale."""
 
-import traceback
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from bakeoff.backends.plain_dispatch import Uncompiled
 from bakeoff.models.base import Inputs
 from bakeoff.models.input_sets import is_strided
-from bakeoff.truth.calls import AlikeCalls, call
+from bakeoff.truth.calls import AlikeCalls, call, may_fail
 
 TINY = 1e-4
 """A weight is tiny if none of its values is as large."""
@@ -80,9 +79,6 @@ def tiny_weights_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> tup
     if not tiny:
         return ()
     watch = MultiplicationWatch(tiny)
-    try:
-        with watch:
-            call(module, calls.given(inputs))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
+    with may_fail(), watch:
+        call(module, calls.given(inputs))
     return tuple(watch.hiding)

@@ -33,6 +33,8 @@ from bakeoff.truth.calls import (
     are_alike,
     call,
     copied,
+    is_inexact,
+    may_fail,
     named_inputs,
     owned,
     random_state,
@@ -44,7 +46,7 @@ from bakeoff.truth.matching import labels
 from bakeoff.truth.module_state import BUFFER, GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.truth.moved_clock import clock_at, is_clock_stopped, time_seen
 from bakeoff.truth.outside import CLOCK, OutsideWatch, of_attributes
-from bakeoff.truth.witnesses import FillUnwritten, is_cast
+from bakeoff.truth.witnesses import FillUnwritten
 
 MAX_CALLS_BEFORE = 8
 """A build may have called a model that keeps state so often with the first inputs before it is checked."""
@@ -134,7 +136,8 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         second = _with_unwritten(math.nan, module, sets[0])
     draws = random_state() != drawn_from
     _note_varying_texts(first, second)
-    grows = _grown(module, state, between) if changed else ()
+    again = ModuleState(module).grown(between) if changed else ()
+    grows = tuple(name for name in between.grown(state) if name in again)
     accesses = watch.accesses
     clock_s = _time_that_decides(stage, sets[0]) if CLOCK in accesses else None
     if clock_s is None:
@@ -164,7 +167,6 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
 
 
 def _note_varying_texts(first: Outputs, second: Outputs) -> None:
-    """Note which texts of the first call are others in the second one."""
     VARYING_TEXTS.clear()
     if isinstance(first, Returned) and isinstance(second, Returned):
         VARYING_TEXTS.update(place for place, _ in first.constants.items() ^ second.constants.items())
@@ -188,17 +190,13 @@ def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple
 
 
 def _with_unwritten(value: float, module: nn.Module, inputs: Inputs) -> Outputs:
-    """Return the answer where memory that nothing wrote holds this value."""
-    try:
-        with FillUnwritten(value):
-            return owned(call(module, copied(inputs)))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
+    with may_fail(), FillUnwritten(value):
         return owned(call(module, copied(inputs)))
+    return owned(call(module, copied(inputs)))
 
 
 def _count_nan(tensor: torch.Tensor) -> int:
-    return int(tensor.isnan().sum()) if is_cast(tensor) or tensor.is_complex() else 0
+    return int(tensor.isnan().sum()) if is_inexact(tensor) else 0
 
 
 def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:
@@ -291,11 +289,6 @@ def names_of_written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
 # --- what calls leave behind
 
 
-def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
-    again = ModuleState(module).grown(between)
-    return tuple(name for name in between.grown(before) if name in again)
-
-
 GROWING_CALLS = 4
 """A cache that is filled once grows in the first call, and one for two kinds of calls perhaps in the next one."""
 
@@ -337,11 +330,10 @@ def leaves_more_behind(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> 
 def not_finite_in(outputs: Outputs) -> tuple[NotFinite, ...]:
     found = []
     for label, tensor in zip(labels(outputs), outputs, strict=True):
-        if tensor.is_floating_point() or tensor.is_complex():
-            values = tensor.float() if tensor.element_size() == 1 else tensor
-            nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+        if is_inexact(tensor):
+            nan, infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
             if nan or infinite:
-                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=values.numel()))
+                found.append(NotFinite(output=label, nan=nan, infinite=infinite, values=tensor.numel()))
     return tuple(found)
 
 
@@ -408,13 +400,11 @@ def inputs_without_effect(
     def note(_func: object, args: Any, kwargs: Any, _found: object) -> None:
         used.update(by_memory(leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)))
 
-    try:
-        with OperatorWatch(note):
-            call(module, calls.given(sets[0]))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
-        return ()
-    for name, tensor in islice(named[0].items(), AUDITED_INPUTS):
+    given = calls.given(sets[0])  # copies, perhaps, whose making is no use
+    tensors = named_inputs(given)
+    with may_fail(), OperatorWatch(note):
+        call(module, given)
+    for name, tensor in islice(tensors.items(), AUDITED_INPUTS):
         if time.monotonic() > ends_s:
             break
         # A whole number of another set may be an index out of range beside the others, which ends a GPU's process.
@@ -436,19 +426,14 @@ def _moves(
 ) -> bool:
     """Return True if the answer is another one with the `other` values in place of the inputs' `own` tensor."""
     mixed = inputs.map(lambda tensor: other if tensor is own else tensor)
-    try:
+    with may_fail():  # inputs that belong together may make no sense apart
         (found,) = run_eager(module, (mixed,), calls=calls)
+        eps = [torch.finfo(value.dtype).eps if is_inexact(value) else 0.0 for value in found]
         return len(found) != len(answer) or any(
-            value.shape != before.shape or not torch.allclose(value, before, MOVED * eps_of(value), 0, equal_nan=True)
-            for value, before in zip(found, answer, strict=True)
+            value.shape != before.shape or not torch.allclose(value, before, MOVED * rounding, 0, equal_nan=True)
+            for value, before, rounding in zip(found, answer, eps, strict=True)
         )
-    except Exception:  # inputs that belong together may make no sense apart
-        traceback.print_exc()
-        return True
-
-
-def eps_of(tensor: torch.Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() or tensor.is_complex() else 0.0
+    return True
 
 
 # --- whether it keeps what it has answered
@@ -463,14 +448,11 @@ def recall_of(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> Recall | 
     for change_whole in (lambda whole: whole.flip(tuple(range(whole.dim()))), lambda whole: whole):
         # Timed calls repeat a few input sets. A model that looks its answers up then seems faster than it is.
         new = copied(inputs.map(partial(changed_tensor, lambda real: real * (1 + CHANGE), change_whole)))
-        try:
+        with may_fail():
             # It was called with such sizes before, so that tables for a size are no difference.
             first, again = _operators(module, new, calls), _operators(module, new, calls)
             # a third call shows that it is not only one call in two that does less
             is_kept = again < first and _operators(module, new, calls) < first
-        except Exception:  # changed inputs may make no sense to a model
-            traceback.print_exc()
-        else:
             return Recall(operators=first, again=again) if is_kept else None
     return None
 

@@ -267,14 +267,12 @@ def described_variables() -> Iterable[str]:
                 continue
             if isinstance(value, type):
                 if value.__module__ == module.__name__:
-                    attributes = {key: part for key, part in vars(value).items() if _is_setting(key, part)}
+                    settings = (*PLAIN, tuple, list, dict, torch.Tensor, np.ndarray)
+                    own = vars(value).items()
+                    attributes = {key: part for key, part in own if key[:2] != "__" and isinstance(part, settings)}
                     yield f"{name} {described(attributes)}\n"
             else:
                 yield f"{name} {described(value)}\n"
-
-
-def _is_setting(name: str, value: Any) -> bool:
-    return not name.startswith("__") and isinstance(value, (*PLAIN, tuple, list, dict, torch.Tensor, np.ndarray))
 
 
 def described_attributes(part: Any) -> str:

@@ -8,9 +8,10 @@
 """
 
 import contextlib
+import functools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -101,6 +102,21 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)
 
 
+@functools.cache
+def out_of_place(func: Any) -> Any:
+    """Return the operator that gives new memory what this one writes into its first argument: `mul` for `mul_`."""
+    packet, name = func.overloadpacket, func.overloadpacket.__name__
+    if {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(func.tags) or len(func._schema.returns) != 1:
+        return func
+    plain = getattr(aten, name[:-1], packet) if func.namespace == "aten" and name.endswith("_") else packet
+    return getattr(plain, func._overloadname, func)
+
+
+def is_one_of(func: Any, operators: Collection[Any]) -> bool:
+    """Return True if an overload, or its operator, is among these."""
+    return func in operators or func.overloadpacket in operators
+
+
 DRAWN = 1_000_003
 """So many random numbers serve all results: to draw new ones for each took most of a noisy run."""
 
@@ -110,8 +126,8 @@ MOST_DRAWN = 16 * DRAWN
 
 
 class RoundingNoise(OperatorWatch):
-    """Inside this block, new floating-point results are rounded at random. Views and in-place results stay. With an odd
-    seed, operators with several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
+    """Inside this block, floating-point results are rounded at random, but not views. With an odd seed, operators with
+    several right answers (`OTHER_ANSWERS`) give the last one in place of the first."""
 
     def __init__(self, seed: int, roundings: float = 1) -> None:
         super().__init__()
@@ -119,15 +135,22 @@ class RoundingNoise(OperatorWatch):
         self._starts = random.Random(seed)
         self._drawn: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain: Any = func if isinstance(func, HigherOrderOperator) else out_of_place(func)
+        if plain is func or plain.overloadpacket in SELECTING:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return args[0].copy_(super().__torch_dispatch__(plain, types, args, kwargs))
+
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> Any:
         if any(argument.alias_info is not None for argument in (*func._schema.returns, *func._schema.arguments)):
             return found
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not given:  # what is made of no tensor, such as zeros, is exact, unless it is made of steps
             return self.moved(found) if func.overloadpacket in STEPS else found
-        if func.overloadpacket in ROUNDED_BEFORE:
+        if is_one_of(func, ROUNDED_BEFORE):
             found = func(*(self.moved(each) if isinstance(each, torch.Tensor) else each for each in args), **kwargs)
-        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None and is_rounded(found):
+        first = found[0] if isinstance(found, tuple) else found
+        if (rounded := ROUNDED_INSIDE.get(func.overloadpacket)) is not None and is_rounded(first):
             others = (kwargs.get(each.name, each.default_value) for each in func._schema.arguments[len(args) :])
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
@@ -242,6 +265,11 @@ def _below_one(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor)
     return torch.where(found.abs() == 1, found - found * below, found + noise.noise(found, found.dtype)).clamp(-1, 1)
 
 
+def _also_if_whole(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
+    """Round also what is whole in some libraries alone, as the logarithm of 8 to the base 2 is."""
+    return noise.moved(found * (1 + noise.noise(torch.full_like(found, 0.75), found.dtype)))
+
+
 def _with_rounded_means(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
     """Round the means of a normalisation as the sums that they come from. They decide what equal values become."""
     given, of, weight, _, epsilon, *_ = args
@@ -266,11 +294,23 @@ def _with_rounded_means_of_channels(noise: RoundingNoise, args: tuple[Any, ...],
     return _with_rounded_means(noise, (given, given.shape[1], weight, None, epsilon), found)
 
 
+def _with_rounded_means_of_rows(noise: RoundingNoise, args: tuple[Any, ...], found: Any) -> Any:
+    return _with_rounded_means(noise, args, found[0]), *found[1:]
+
+
+def _with_rounded_means_of_groups(noise: RoundingNoise, args: tuple[Any, ...], found: Any) -> Any:
+    given, weight, _, _, _, _, groups, epsilon = args
+    return _with_rounded_means_of_rows(noise, (given, groups, weight, None, epsilon), found)
+
+
 ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], Any], Any]] = {
     **dict.fromkeys((aten.cdist, aten._cdist_forward, aten._euclidean_dist), _with_rounded_squares),
     **dict.fromkeys((aten.sigmoid, aten.tanh, aten.erf), _below_one),
+    **dict.fromkeys((aten.log, aten.log2, aten.log10), _also_if_whole),
     **dict.fromkeys((aten.layer_norm, aten.group_norm), _with_rounded_means),
     aten.instance_norm: _with_rounded_means_of_channels,
+    aten.native_layer_norm: _with_rounded_means_of_rows,
+    aten.native_group_norm: _with_rounded_means_of_groups,
 }
 """Operators whose roundings are not a share of their results."""
 
@@ -282,9 +322,11 @@ ROUNDED_BEFORE = frozenset(
     *(aten.linalg_solve_triangular, aten.cholesky_solve, aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig),
     *(aten.linalg_eigvalsh, aten.linalg_eigvals, aten.linalg_qr),
     *(aten.linalg_svd, aten._linalg_svd, aten.linalg_svdvals),
-    *(aten.floor_divide, aten.remainder, aten.fmod),
+    *(aten.floor_divide, aten.div.Tensor_mode, aten.div.Scalar_mode, aten.remainder, aten.fmod),
+    *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
 }
-"""Operators that round as if their inputs were rounded: solvers (backward error), and divisions."""
+"""Operators that round as if their inputs were rounded: solvers (backward error), divisions to whole numbers, and what
+is read at computed places."""
 
 RUNS_WITH_NOISE = 2
 """So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
@@ -301,7 +343,16 @@ SELECTING = (
         *(aten.relu, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.maximum, aten.minimum, aten.fmax),
         *(aten.fmin, aten.amax, aten.amin, aten.aminmax, aten.cummax, aten.cummin, aten.upsample_nearest2d, aten.sign),
         *(aten.round, aten.floor, aten.ceil, aten.trunc, aten.unique_consecutive, aten._unique2, aten.nan_to_num),
-        *(aten.new_full, aten.full_like),
+        *(aten.new_full, aten.full_like, aten.copy, aten.fill, aten.zero, aten.index_put, aten._index_put_impl),
+        *(
+            aten._unsafe_index_put,
+            aten.index_fill,
+            aten.frac,
+            aten.heaviside,
+            aten.sgn,
+            aten.hardshrink,
+            aten.threshold,
+        ),
     }
     | (CHOOSING - ONLY_INDICES)
 )
@@ -325,8 +376,11 @@ OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[
 """Operators with several right answers, and how to get another one."""
 
 STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten.round, aten.floor, aten.ceil}) | {
-    *(aten.trunc, aten.sign, aten.floor_divide, aten.remainder, aten.fmod, aten.nonzero, aten.argwhere),
-    *(aten.bucketize, aten.searchsorted, aten.histc, aten.mode, aten._unique2, aten.unique_consecutive),
+    *(aten.trunc, aten.frac, aten.sign, aten.sgn, aten.signbit, aten.heaviside, aten.copysign, aten.floor_divide),
+    *(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.remainder, aten.fmod, aten.hardshrink, aten.threshold),
+    *(aten.nonzero, aten.argwhere, aten.count_nonzero, aten.any, aten.all, aten.logical_not, aten.logical_and),
+    *(aten.logical_or, aten.logical_xor, aten.isin, aten.bucketize, aten.searchsorted, aten.histc, aten.mode),
+    *(aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.unique_dim_consecutive),
     *(aten.quantize_per_tensor, aten.quantize_per_channel),
     *(aten.fake_quantize_per_tensor_affine_cachemask, aten.fake_quantize_per_channel_affine_cachemask),
 }
@@ -334,25 +388,24 @@ STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten
 
 def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator whose result may jump where its arguments move by a rounding."""
-    operator, first = func.overloadpacket, args[0] if args else None
+    func, first = out_of_place(func), args[0] if args else None
+    operator = func.overloadpacket
     if not isinstance(first, torch.Tensor) or not (first.is_floating_point() or first.is_complex()):
         return operator in CHOOSING - POOLING
     becomes_whole = operator in CASTS and isinstance(found, torch.Tensor) and not found.is_floating_point()
-    return operator in OTHER_ANSWERS or operator in STEPPING or becomes_whole or func.name().endswith("::nms")
+    takes_nearest = operator in (aten.grid_sampler_2d, aten.grid_sampler_3d) and args[2] == 1  # its way to interpolate
+    is_stepping = operator in OTHER_ANSWERS or is_one_of(func, STEPPING) or takes_nearest
+    return is_stepping or becomes_whole or func.name().endswith("::nms")
 
 
-PUTTING = frozenset({aten.index_put, aten.index_put_, aten._unsafe_index_put, aten._index_put_impl_})
-SCATTERING = {
-    aten.scatter.src: aten.scatter,
-    aten.scatter_.src: aten.scatter,
-    aten.index_copy.default: aten.index_copy,
-    aten.index_copy_.default: aten.index_copy,
-}
+PUTTING = frozenset({aten.index_put, aten._unsafe_index_put, aten._index_put_impl})
+SCATTERING = {aten.scatter.src, aten.index_copy.default}
 """Operators that write values to places. Where several go to one place, any of them may stay."""
 
 
 def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     """Return True for an operator that would have written other values if it had begun with the last ones."""
+    func = out_of_place(func)
     if func.overloadpacket in PUTTING and not any(each is True for each in args[3:]):
         return _puts_in_any_order(args[1], _bits(args[2]), _bits(found))
     if func in SCATTERING:
@@ -361,7 +414,7 @@ def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
         if index.dim() == values.dim():
             values = values[tuple(map(slice, index.shape))]
         index = index.flip(dimension if index.dim() == values.dim() else 0)
-        return not is_equal(SCATTERING[func](found, dimension, index, values.flip(dimension)), found)
+        return not is_equal(func(found, dimension, index, values.flip(dimension)), found)
     return False
 
 

@@ -25,3 +25,25 @@ class EarlyExit(nn.Module):
 
 def factory(batch: int = 1):
     return EarlyExit(), torch.randn(batch, 64)
+
+
+class Suppressing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        first, last, score = self.head(x).unbind(-1)
+        order = score.argsort(descending=True)
+        first, last = first[order], first[order] + 0.1 + last[order].abs()
+        overlaps = (first[:, None] < last) & (first < last[:, None])
+        keep = torch.ones(len(x), dtype=torch.bool)
+        for place in range(len(x)):
+            if keep[place]:
+                keep[place + 1 :] &= ~overlaps[place, place + 1 :]
+        return score[order] * keep
+
+
+def suppressing(spans: int = 12):
+    """Spans that a better one overlaps are left out: what is decided by was written into a tensor of ones."""
+    return Suppressing(), torch.randn(spans, 8)

@@ -27,3 +27,18 @@ def mixed(atoms: int = 12):
     potential = Potential()
     potential.cutoff = nn.Parameter(torch.tensor(5.0, dtype=torch.float64))
     return potential, torch.randn(atoms, 3)
+
+
+class Jagged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, values, offsets):
+        rows = self.linear(torch.nested.nested_tensor_from_jagged(values, offsets))
+        return torch.nested.to_padded_tensor(rows, 0.0)
+
+
+def jagged():
+    """Nested tensors cannot be made in inference mode of tensors from outside of it."""
+    return Jagged(), (torch.randn(10, 6), torch.tensor([0, 3, 4, 10]))

@@ -20,3 +20,29 @@ class MonteCarlo(nn.Module):
 
 def factory(batch: int = 32):
     return MonteCarlo(), torch.randn(batch, 64)
+
+
+class Usual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(64, 10), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.dropout(self.linear(x))
+
+
+def kept_on(batch: int = 32):
+    """Dropout alone is in training mode. Right: it is said that the model is measured in eval mode."""
+    model = Usual().eval()
+    model.dropout.train()
+    return model, torch.randn(batch, 64)
+
+
+class Paths(nn.Module):
+    def forward(self, x):
+        return x * torch.bernoulli(torch.full((x.shape[0], 1), 0.95)) / 0.95
+
+
+def paths(batch: int = 4):
+    """Most calls drop nothing. Right: a build with other numbers is not taken for one that draws none."""
+    return Paths(), torch.randn(batch, 64)

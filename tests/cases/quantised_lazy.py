@@ -31,3 +31,13 @@ def half(batch: int = 8):
 
 def double(batch: int = 8):
     return net().double(), torch.randn(batch, 64, dtype=torch.float64)
+
+
+class Narrow(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float8_e4m3fn), torch.complex(x, -x).to(torch.complex32)
+
+
+def narrow(batch: int = 8):
+    """It answers in types that torch does not compare."""
+    return Narrow(), torch.randn(batch, 16)

@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import tempfile
+import threading
 import time
 import warnings
 
@@ -101,3 +102,16 @@ class Waits(nn.Module):
 
 def waiting(batch: int = 8):
     return Waits(), torch.randn(batch, 32)
+
+
+class Reporting(nn.Module):
+    def forward(self, x):
+        thread = threading.Thread(target=lambda: print("scored", len(x)))  # noqa: T201
+        thread.start()
+        thread.join()
+        return x * 2
+
+
+def reporting(batch: int = 8):
+    """It prints in a thread of its own."""
+    return Reporting(), torch.randn(batch, 64)

@@ -19,7 +19,7 @@ from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
 from bakeoff.models.example_inputs import MAX_CALLS
 from bakeoff.models.source_code import big_libraries_of
-from bakeoff.models.unwrapping import MAKES_LAYERS, completed, form_by_mode
+from bakeoff.models.unwrapping import MAKES_LAYERS, completed, form_by_mode, training_layers
 from bakeoff.models.user import UserModel
 from bakeoff.records.errors import UsageError
 from tests.conftest import CommandLine
@@ -469,11 +469,15 @@ def test_the_users_own_errors_pass_through(write: Write) -> None:
 
 def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> None:
     layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-    told = "came in training mode, in which BatchNorm1d and Dropout act otherwise, and is measured in eval mode"
-    assert form_by_mode(layers) == (told,)
-    (told_of_one,) = form_by_mode(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
-    assert "in which Dropout acts otherwise" in told_of_one
-    assert form_by_mode(layers.eval()) == form_by_mode(nn.Linear(4, 4).train()) == ()
+    training = training_layers(layers)
+    assert form_by_mode(training) == ()  # as they stay in it if the module keeps them so
+    layers.eval()
+    assert form_by_mode(training) == (
+        "came with BatchNorm1d and Dropout in training mode, and is measured in eval mode",
+    )
+    layers[2].train()  # this layer alone, as for dropout at test time
+    assert training_layers(layers) == [layers[2]]
+    assert training_layers(layers.eval()) == training_layers(nn.Linear(4, 4).train()) == []
 
 
 STAGES = """

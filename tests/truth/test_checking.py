@@ -3,9 +3,11 @@
 import copy
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -372,6 +374,7 @@ def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
         ("side_effects.py:factory", ["written file", "attribute"]),
         ("side_effects.py:printing", ["print", "log"]),
         ("side_effects.py:keeping", ["attribute"]),
+        ("side_effects.py:reporting", ["print"]),
     ],
 )
 def test_a_trace_drops_what_the_model_reads_and_does_outside_and_eager_is_right(
@@ -642,6 +645,17 @@ def with_fault(build: Build, alter: Callable[[torch.Tensor], torch.Tensor], plac
     return made
 
 
+def at_places(shift: float) -> Build:
+    """Return what is beside the places that are asked for."""
+    return build_of(lambda module: lambda image, places: module(image, places + shift))
+
+
+def with_first_off(values: torch.Tensor, by: float) -> torch.Tensor:
+    first = torch.zeros_like(values, dtype=torch.bool)
+    first.view(-1)[0] = True
+    return torch.where(first, values + by, values).to(values.dtype)
+
+
 CHOICE = {"frozen": (Decision(file="/home/me/mine.py", line=20, function="forward"),)}
 LOADED = {"has_module": False}
 ALTERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -685,13 +699,53 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         f"above {limit:g}": build_of(lambda _, limit=limit: lambda scores: torch.nonzero(scores > limit))
         for limit in (0.2 - 1e-6, 0.5, -1.0)
     },
-    PICTURE: {
-        f"of an image that is {share:g} brighter": build_of(
-            lambda module, share=share: lambda image: module(image * (1 + share))
-        )
-        for share in (2e-6, 1e-4)
+    **{
+        case: {
+            f"of an image that is {share:g} brighter": build_of(
+                lambda module, share=share: lambda image: module(image * (1 + share))
+            )
+            for share in (2e-6, 1e-4)
+        }
+        | {
+            f"with a value {by} steps off": with_fault(as_it_is, partial(with_first_off, by=by * step))
+            for by in (1, 2)
+        }
+        for case, step in ((PICTURE, 1), ("threshold_nonzero.py:decimals", 0.01))
     },
     "threshold_nonzero.py:dense": {},
+    "threshold_nonzero.py:warped": {
+        "that takes other neighbours": at_places(1e-6),
+        "that takes other neighbours, 3 % larger": with_fault(at_places(1e-6), lambda each: each * 1.03),
+        "that takes the next pixels": at_places(2 / 15),
+    },
+    "threshold_nonzero.py:cells": {
+        "that multiplies": build_of(lambda _: lambda points: (points * 10).floor()),
+        "that is 0.3 larger": with_fault(as_it_is, lambda each: each + 0.3),
+        "that is 1 larger": with_fault(as_it_is, lambda each: each + 1),
+    },
+    "threshold_nonzero.py:octaves": {
+        "that divides logarithms": build_of(lambda _: lambda sizes: (sizes.float().log() / math.log(2)).floor().long()),
+        "that is 2 smaller": with_fault(as_it_is, lambda each: each - 2),
+    },
+    "threshold_nonzero.py:in_place": {
+        "that rounds up": build_of(lambda module: lambda x: (x * module.gain / 0.1 + 0.5).floor() * 0.1),
+        "that rounds up, 1 % larger": with_fault(
+            build_of(lambda module: lambda x: (x * module.gain / 0.1 + 0.5).floor() * 0.1), lambda each: each * 1.01
+        ),
+        "that is 0.03 larger": with_fault(as_it_is, lambda each: each + 0.03),
+    },
+    "inplace_normalise.py:limited": {"that never writes": build_of(lambda _: lambda x: x * 2)},
+    "early_exit.py:suppressing": {
+        "that keeps all": build_of(lambda module: lambda x: module.head(x)[:, 2].sort(descending=True).values)
+    },
+    "mc_dropout.py:paths": {
+        "with other numbers": with_other_numbers,
+        "that drops nothing": build_of(lambda _: lambda x: x / 0.95),
+        "that drops half": build_of(lambda _: lambda x: x * torch.bernoulli(torch.full((len(x), 1), 0.5)) / 0.95),
+    },
+    "mc_dropout.py:kept_on": {},
+    "forces.py:jagged": {},
+    "quantised_lazy.py:narrow": {"that is 10 % larger": with_fault(as_it_is, lambda each: each * 1.1, place=1)},
     "linalg_cond.py:cancelled": {},
     **{
         case: {"that is right otherwise": build}

@@ -485,11 +485,27 @@ def test_a_fault_in_small_values_is_found_where_a_few_of_them_are_lost_to_roundi
     assert not check([(wrong,)], known, Precision.FP32).passed
 
 
-@pytest.mark.parametrize("norm", [nn.GroupNorm(4, 8), nn.LayerNorm((16, 16)), nn.InstanceNorm2d(8, affine=True)])
-def test_noise_rounds_the_mean_of_equal_values(norm: nn.Module) -> None:
+def test_noise_rounds_in_place_what_is_computed_there_and_leaves_what_is_put_there() -> None:
+    values = torch.full((64,), 0.3)
+    with torch.inference_mode(), RoundingNoise(0):
+        scaled, put = values.clone().mul_(1.1), values.clone().masked_fill_(values > 0.2, 0.7)
+        put[3] = 0.4
+        chosen = torch.cond(values.sum() > 0, torch.neg, torch.abs, (values,))
+    assert len(scaled.unique()) > 1 and torch.allclose(scaled, values * 1.1, rtol=1e-6)
+    assert put.unique().tolist() == torch.tensor([0.4, 0.7]).tolist() and torch.equal(chosen, -values)
+
+
+NORMS = nn.GroupNorm(4, 8), nn.LayerNorm((16, 16)), nn.InstanceNorm2d(8, affine=True)
+
+
+@pytest.mark.parametrize(
+    ("norm", "mode"),
+    [*((norm, torch.inference_mode) for norm in NORMS), *((norm, torch.no_grad) for norm in NORMS[:2])],
+)
+def test_noise_rounds_the_mean_of_equal_values(norm: nn.Module, mode: Callable[[], Any]) -> None:
     image = torch.randn(2, 8, 16, 16, generator=torch.Generator().manual_seed(0))
     image[0, :2] = 0.7
-    with torch.inference_mode(), RoundingNoise(0):
+    with mode(), RoundingNoise(0):
         moved = norm(image)
     change = (moved - norm(image)).abs().amax((2, 3))
     assert change[0, :2].min() > 1e-5 and change[1].max() < 1e-5

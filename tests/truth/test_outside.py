@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import importlib
+import io
 import json
 import logging
 import mmap
@@ -14,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time as imported
 from typing import Any
@@ -50,6 +52,12 @@ def opened() -> Iterator[None]:
 def connects() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"1", ("127.0.0.1", 9))
+
+
+@torch.jit.script  # type: ignore[untyped-decorator]
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print("1")  # noqa: T201
+    return x
 
 
 def access(kind: AccessKind, name: str = "") -> Access:
@@ -102,6 +110,9 @@ def access(kind: AccessKind, name: str = "") -> Access:
         (lambda: warnings.warn("1", stacklevel=1), access(AccessKind.LOG, "warnings")),
         (lambda: print("1"), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: sys.stderr.write("1"), access(AccessKind.PRINT)),
+        (lambda: sys.stdout.writelines(["1"]), access(AccessKind.PRINT)),
+        (lambda: prints(torch.ones(2)), access(AccessKind.PRINT)),
+        (lambda: ThreadPoolExecutor(1).submit(lambda: print("1")).result(), access(AccessKind.PRINT)),  # noqa: T201
         (lambda: time.sleep(0), access(AccessKind.SLEEP)),
         (lambda: LOG.warning("1"), access(AccessKind.LOG, "scores")),
         (lambda: subprocess.run([sys.executable, "-c", ""], check=True), access(AccessKind.PROGRAM, sys.executable)),
@@ -166,6 +177,7 @@ def test_what_libraries_and_the_system_do_for_themselves_is_not_noted() -> None:
         LOG.debug("nobody hears it")
         Path(os.devnull).read_bytes()
         json.loads("[1]")
+        print("for nobody", file=io.StringIO())
         logging.LogRecord("a", 1, "b", 1, "c", (), None)  # which reads the clock
         exec(compile("sys.stderr.write('old')", warnings.__file__, "exec"), {"sys": sys})  # torch warns
     assert watch.accesses == ()

@@ -31,7 +31,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth import distribution, global_settings, rounding_limits
-from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, named_inputs, run_eager, thinned
+from bakeoff.truth.calls import AlikeCalls, Outputs, call, copied, may_fail, named_inputs, run_eager, thinned
 from bakeoff.truth.decisions import MAX_PROBES, ReadingWatch, answers_like_first, decisions_of
 from bakeoff.truth.generating import Greedy, generate, steps_in_place
 from bakeoff.truth.matching import empty_outputs, labels
@@ -46,6 +46,7 @@ from bakeoff.truth.traits import (
     inputs_with_another_answer,
     inputs_without_effect,
     leaves_more_behind,
+    names_of_written,
     not_finite_in,
     outputs_alike,
     recall_of,
@@ -180,7 +181,14 @@ def _inference(
     deciding = decisions_of(watch, module, sets, calls)
     note(decisions=deciding.decisions)
     probes = () if traits.state else deciding.probes
-    eager = run_eager(module, (*sets, *probes), calls=calls, known=answer)
+    given = tuple(map(copied, (*sets, *probes)))
+    eager = run_eager(module, given, calls=calls, known=answer)
+    written = [
+        name for own, after in zip((*sets, *probes), given, strict=True) for name in names_of_written(own, after)
+    ]
+    if written:  # for values that the first inputs do not have
+        note(written_inputs=tuple(dict.fromkeys(written)))
+        eager = run_eager(module, (*sets, *probes), calls=calls, known=answer)
     alike = outputs_alike(module, sets, eager) if traits.begins_alike else ()
     if alike and len(alike) < len(eager[0]):
         note(constant_outputs=alike)
@@ -234,13 +242,11 @@ def moved_by_rounding(module: torch.nn.Module, sets: Sequence[Inputs], calls: Al
     def moved(tensor: torch.Tensor) -> torch.Tensor:  # whole numbers stay, such as those of a mask
         return noise.moved(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-    try:
+    with may_fail():
         own = [inputs.map(moved) for inputs in sets]
         with noise:
             return run_eager(module, own, calls=calls)
-    except Exception:
-        traceback.print_exc()
-        return ()
+    return ()
 
 
 def sums_of_outputs(
@@ -249,13 +255,11 @@ def sums_of_outputs(
     """Return for each output how many values the longest sum in it adds up, or nothing if none is long."""
     if not (calls.traits.begins_alike and rounding_limits.error_of_sum(precision, longest)):
         return ()
-    try:
+    with may_fail():
         with counting.LongestSum() as sums:
             outputs = call(module, calls.given(inputs))
-    except Exception:  # a model may refuse to be watched
-        traceback.print_exc()
-        return ()
-    return tuple(sums.of([output]) for output in outputs)
+        return tuple(sums.of([output]) for output in outputs)
+    return ()
 
 
 def beyond_answers(inputs: Inputs, calls: AlikeCalls, probes: tuple[Inputs, ...]) -> Beyond:
@@ -319,7 +323,8 @@ def sets_that_differ_most(
 
     def accepted(kinds: tuple[str, ...]) -> tuple[Inputs, ...] | None:
         """Return the sets in which these kinds differ, if they are new and eager takes them."""
-        given = make(kinds)
+        with torch.inference_mode(False):  # as a cell's own inputs are made
+            given = make(kinds)
         if any(are_equal(given, others) for others in (model.inputs, *given_sets[1:])):
             return None
         given_sets.append(given)

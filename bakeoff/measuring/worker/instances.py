@@ -19,6 +19,7 @@ from bakeoff.records.errors import BakeoffError, Unsupported, first_line
 from bakeoff.records.load_samples import ServingSettings
 from bakeoff.truth import accuracy
 from bakeoff.truth.calls import Outputs, thinned
+from bakeoff.truth.checking import beside_witnesses
 from bakeoff.truth.reference import Reference
 
 START_LIMIT_S = 300.0
@@ -205,7 +206,8 @@ def start_instances(
         torch.set_num_threads(before)
     # instances of a model that is random or keeps state answer as their earlier calls make them
     for answers in outputs if worker.traits.begins_alike else ():
-        right = accuracy.check(answers, reference, worker.cell.precision)
+        precision = worker.cell.precision
+        right = beside_witnesses(accuracy.check(answers, reference, precision), answers, reference, precision)
         if not right.passed:
             instances.close()
             raise BakeoffError(f"wrong answers when instances answer at the same time: {right.rule}")

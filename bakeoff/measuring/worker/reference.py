@@ -24,7 +24,7 @@ from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE
 from bakeoff.records.traits import MILDER_SETS, NO_TRAITS, FastPath
 from bakeoff.truth import accuracy, kept_reference
-from bakeoff.truth.calls import Outputs, call, copied
+from bakeoff.truth.calls import Outputs, call, copied, may_fail
 from bakeoff.truth.errors import (
     MAX_ROUNDING,
     EagerErrors,
@@ -39,7 +39,6 @@ from bakeoff.truth.errors import (
 from bakeoff.truth.matching import labels
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.reference import Reference
-from bakeoff.truth.steps import is_dense
 from bakeoff.truth.witnesses import STRONG_NOISE, KeepFloat64
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -90,16 +89,13 @@ def that_answers(subject: Subject) -> Subject | None:
 
 def first_set_that_fails(subject: Subject) -> int | None:
     answered = 0
-    with Clock(subject.cell.device).on_stream(), subject.gradients():
-        try:
-            module, sets = move_to_device(subject.load(), subject.cell)
-            for inputs in sets:
-                call(module, copied(inputs))
-                answered += 1
-        except Exception:  # a model may raise anything
-            traceback.print_exc()
-            return answered
-    return None
+    with Clock(subject.cell.device).on_stream(), subject.gradients(), may_fail():
+        module, sets = move_to_device(subject.load(), subject.cell)
+        for inputs in sets:
+            call(module, copied(inputs))
+            answered += 1
+        return None
+    return answered
 
 
 def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
@@ -121,8 +117,8 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         kept = kept_outputs(stored.reference, subject, as_is.outputs) if stored else None
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
-        yardstick = Yardstick.of(subject, as_is, exact, noisy)
         witnesses = rounded_otherwise(subject, as_is)
+        yardstick = Yardstick.of(subject, as_is, exact, noisy, bool(witnesses))
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
     traits = subject.traits
@@ -252,19 +248,12 @@ def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, .
     precision = subject.cell.precision
     if not subject.traits.begins_alike or precision.is_quantised:
         return ()
-    if not as_is.may_jump and are_finite_alike(as_is.outputs, as_is.moved):
+    pairs = [zip(*answers, strict=False) for answers in zip(as_is.outputs, as_is.moved, strict=False)]
+    are_finite_alike = all(one.isfinite().equal(other.isfinite()) for answers in pairs for one, other in answers)
+    if not as_is.may_jump and are_finite_alike:
         return ()
     weak = subject.noisy()
     return weak + subject.noisy(STRONG_NOISE) if weak and not precision.is_16_bit else weak
-
-
-def are_finite_alike(answers: Sequence[Outputs], others: Sequence[Outputs]) -> bool:
-    return all(
-        torch.equal(torch.isfinite(one), torch.isfinite(other))
-        for ours, theirs in zip(answers, others, strict=False)
-        for one, other in zip(ours, theirs, strict=False)
-        if is_dense(one) and is_dense(other)
-    )
 
 
 def errors_without_own_casts(subject: Subject, as_is: AsItIs, exact: Exact) -> EagerErrors | None:
@@ -318,12 +307,16 @@ class Yardstick:
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
-    moved: tuple[Outputs, ...] = ()  # with noise in each operator and input, where nothing may jump
+    moved: tuple[Outputs, ...] = ()  # by rounding, which counts up to a share of each part's size
     perturbed: tuple[Outputs, ...] = ()
 
     @classmethod
-    def of(cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]]) -> Self:
+    def of(
+        cls, subject: Subject, as_is: AsItIs, exact: Exact, noisy: Sequence[Sequence[Outputs]], has_witnesses: bool
+    ) -> Self:
         eager, varying = as_is.outputs, subject.traits.varying
+        if exact.outputs is None and has_witnesses and not subject.cell.precision.is_16_bit:  # they show what jumps
+            return cls(subject, eager, eager, noisy, as_is.longest_sum, is_exact=False, moved=subject.perturbed())
         if exact.outputs is None:
             of_eager = as_is.moved or subject.perturbed() or eager
             return cls(subject, eager, of_eager, noisy, as_is.longest_sum, is_exact=False)
@@ -342,10 +335,10 @@ class Yardstick:
         errors = beside(self.eager, depends)
         for run in self.noisy:
             errors = errors.or_larger(beside(run, True))
-        if not self.is_exact:
-            return errors
         if self.moved:
             return errors.or_perturbed(beside(self.moved, True), only_parts=False)
+        if not self.is_exact:
+            return errors
         allowed = errors.or_of_sums(precision, self.longest_sum)
         if traits.begins_alike and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed() or self.eager

@@ -22,7 +22,7 @@ from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell
 from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 from bakeoff.truth import global_settings
-from bakeoff.truth.calls import Outputs, are_alike, run_eager
+from bakeoff.truth.calls import Outputs, are_alike, may_fail, run_eager
 from bakeoff.truth.user_code import noting_reads, users_data, weights_beside, weights_named_in
 from bakeoff.truth.witnesses import (
     RUNS_WITH_NOISE,
@@ -120,26 +120,20 @@ class Subject:
         fails, as where it asserts that inputs are at most 1."""
         model = self.load()
         module, sets = move_to_device(model, self.cell)
-        try:
+        with may_fail():
             return run_eager(module, jolt(module, sets), training_of(model, self.cell), self.traits)
-        except Exception:
-            traceback.print_exc()
-            return ()
+        return ()
 
     def noisy(self, roundings: int = 1) -> tuple[tuple[Outputs, ...], ...]:
         """Return eager's answers in some runs in which each operator's result is moved by up to so many roundings, or
         nothing if a run fails: a model may refuse what is just beyond its range."""
         if roundings not in self.runs_with_noise:
             module, sets = move_to_device(self.load(), self.cell)
-            runs = []
-            try:
-                for seed in range(RUNS_WITH_NOISE):
-                    with RoundingNoise(seed, roundings):
-                        runs.append(run_eager(module, sets, traits=self.traits))
-            except Exception:
-                traceback.print_exc()
-                runs.clear()
-            self.runs_with_noise[roundings] = tuple(runs)
+            runs = list[tuple[Outputs, ...]]()
+            for seed in range(RUNS_WITH_NOISE):
+                with may_fail(), RoundingNoise(seed, roundings):
+                    runs.append(run_eager(module, sets, traits=self.traits))
+            self.runs_with_noise[roundings] = tuple(runs) if len(runs) == RUNS_WITH_NOISE else ()
         return self.runs_with_noise[roundings]
 
     def repeats(self, answers: Sequence[Outputs]) -> bool:
