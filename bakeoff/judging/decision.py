@@ -86,7 +86,7 @@ def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
     if _is_faster(ratio, narrow):
         return Relation.FASTER
     interval = ratio.ci95 and Interval(low=1 / ratio.ci95.high, high=1 / ratio.ci95.low)
-    inverse = ratio.but(value=1 / ratio.value, ci95=interval)
+    inverse = ratio.model_copy(update={"value": 1 / ratio.value, "ci95": interval})
     if _is_faster(inverse, narrow):
         return Relation.SLOWER
     if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:

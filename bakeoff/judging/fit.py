@@ -123,13 +123,13 @@ class Fit:
         """
         ratio = self._ratio(fast, slow)
         slower = slow if ratio.value >= 1 else fast
-        ratio = ratio.but(by_pages=slower_by_pages(self.series[slower]))
+        ratio = ratio.model_copy(update={"by_pages": slower_by_pages(self.series[slower])})
         if fast == slow:  # what processes differ by is no part of it
-            return ratio.but(ci95=ratio.ci95 and Interval(low=ratio.value, high=ratio.value))
+            return ratio.model_copy(update={"ci95": ratio.ci95 and Interval(low=ratio.value, high=ratio.value)})
         to_slow, to_fast = self._reaches(slow, fast)
         if not to_slow + to_fast:
             has_waited = any(turn.reach for label in (slow, fast) for turn in _turns(self.series[label]))
-            return ratio.but(is_rough=has_waited and ratio.ci95 is None)
+            return ratio.model_copy(update={"is_rough": has_waited and ratio.ci95 is None})
         ends, waiting = ratio.ci95, math.exp(to_slow + to_fast)
         if waiting > MOST_WAITING:
             # The ratio of calls without waiting, in whatever rounds.
@@ -143,10 +143,11 @@ class Fit:
                 for label in (slow, fast)
             ]
             value = math.exp(float(np.median(levels[0]) - np.median(levels[1]))) if all(levels) else None
-            value, is_rough = value or ratio.value, value is not None
-            return ratio.but(value=value, ci95=None, is_rough=is_rough, waiting=waiting)
-        wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
-        return ratio.but(ci95=wider, waiting=waiting)
+            changes: dict[str, Any] = {"value": value or ratio.value, "ci95": None, "is_rough": value is not None}
+        else:
+            wider = ends and Interval(low=ends.low * math.exp(-to_slow), high=ends.high * math.exp(to_fast))
+            changes = {"ci95": wider}
+        return ratio.model_copy(update={**changes, "waiting": waiting})
 
     def _reaches(self, slow: str, fast: str) -> tuple[float, float]:
         """Return the logarithms of how many times shorter either cell's calls may be without waiting for cores."""
@@ -338,7 +339,7 @@ def fitted(records: Sequence[Record], fit_of_records: Fit | None = None) -> list
 
 def fitted_report(report: Report) -> Report:
     by_id = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
-    return report.but(records=[by_id[record.cell.id] for record in report.records])
+    return report.model_copy(update={"records": [by_id[record.cell.id] for record in report.records]})
 
 
 class OfCell(Protocol):
@@ -400,7 +401,7 @@ def _beats_floor(record: Record) -> bool:
 def _without_share(record: Record) -> Record:
     if record.roofline is None:
         return record
-    return record.but(roofline=record.roofline.but(share=None, is_beaten=True))
+    return record.model_copy(update={"roofline": record.roofline.model_copy(update={"share": None, "is_beaten": True})})
 
 
 def _with_latency(record: Record, fit: Fit) -> Record:
@@ -408,11 +409,13 @@ def _with_latency(record: Record, fit: Fit) -> Record:
     if record.latency is None or label not in fit.latency_ms:
         return record
     before_ms, median_ms = record.latency.median_ms, fit.latency_ms[label]
-    known = record.but(latency=record.latency.but(median_ms=median_ms, median_ci95_ms=fit.latency_ci95_ms(label)))
-    roofline = record.roofline
-    if roofline is None or roofline.share is None:
-        return known
-    return known.but(roofline=roofline.but(share=roofline.share * before_ms / median_ms))
+    latency = {"median_ms": median_ms, "median_ci95_ms": fit.latency_ci95_ms(label)}
+    changes: dict[str, Any] = {"latency": record.latency.model_copy(update=latency)}
+    if record.roofline and record.roofline.share is not None:
+        changes["roofline"] = record.roofline.model_copy(
+            update={"share": record.roofline.share * before_ms / median_ms}
+        )
+    return record.model_copy(update=changes)
 
 
 def _effects_of_epoch(cells: Mapping[str, Series], process: int) -> _Effects:

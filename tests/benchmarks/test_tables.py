@@ -132,6 +132,11 @@ def test_the_plan_has_its_trials_and_each_part_of_it_has_all_kinds(device: str, 
     assert len(set(plan)) == len(plan)
 
 
+def test_the_trials_in_the_evidence_are_of_todays_rules() -> None:
+    """A change of these files, in code, begins the count of trials anew: `RULES` of benchmarks/aa.py lists them."""
+    assert f"by today's rules (digest {aa.rules()};" in (ROOT / "docs/evidence.md").read_text(encoding="utf-8")
+
+
 def test_every_backend_has_its_second_copy_in_the_plug_in() -> None:
     entries = (aa.COPIES / "bakeoff_copies-1.0.dist-info" / "entry_points.txt").read_text()
     copied = {label for kind in aa.TRIALS for label in kind.copied}
@@ -156,7 +161,9 @@ def test_a_winner_with_a_copy_is_wrong_and_so_is_a_gap_over_two_per_cent() -> No
     many = [
         {"first": ["onnx"], "is_wrong": wrong, "is_open": False, "took_s": 60.0, "processes": 3} for wrong in (0, 1)
     ]
-    assert next(aa.rows_of("A/A, many cells", many))[2:4] == [2, 1]
+    many.append({**many[0], "not_ranked": {"onnx-again": "no module"}})
+    row = next(aa.rows_of("A/A, many cells", many))
+    assert row[2:4] == [2, 1] and row[-1] == 1
     usual = [{"gap": gap, "took_s": 6.0} for gap in (0.01, 0.03, 0.2)]
     assert next(aa.rows_of("usual, templates", usual))[2:4] == [3, 2]
 
