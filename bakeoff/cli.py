@@ -179,7 +179,7 @@ def run(
         reasons = dict.fromkeys(filter(None, map(runs.exit_reason, judged))) if result.complete else {}
         reason = "; ".join(reasons)
         if as_json:
-            print_json(result.answer.model_copy(update={"exit_reason": reason}), status)
+            print_json(result.answer.but(exit_reason=reason), status)
         runs.say_exit_reason(status, reason)
         return status
     options = config.gather(typed, out, quiet, config_file, preset)
@@ -332,7 +332,7 @@ def report(
             status = 1 if require and not judgement.meets_requirements else 0
             reason = NOTHING_MEETS_REQUIREMENTS if status else ""
             if as_json:
-                print_json(answer_of(judgement, folder).model_copy(update={"exit_reason": reason}), status)
+                print_json(answer_of(judgement, folder).but(exit_reason=reason), status)
             if status:
                 say_exit_reason(status, reason)
                 return status
@@ -752,7 +752,7 @@ def blame_cell(
     if drawn := shown.figure(blame):
         path = folder_of(run) / "figures" / f"blame-{record.cell.id}.svg"
         write(path, lambda: drawn)
-        blame = blame.model_copy(update={"figure": str(path)})
+        blame = blame.but(figure=str(path))
     blocks = shown.blocks_of(blame, out.parent if out else run, script)
     write(out, lambda: markdown.render(blocks))
     exit_status = 0 if blame.found is Found.NOTHING and not blame.model_fails else 1

@@ -23,7 +23,7 @@ def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: Bu
     if the module has no weight with four dimensions."""
     if all(weight.dim() != 4 for weight in module.parameters()):
         raise Unsupported("the model has no 2-D convolution, so no weight would change its place in memory")
-    plain = context.cell.model_copy(update={"mode": backend.mode(context.cell.mode).plain_name})
+    plain = context.cell.but(mode=backend.mode(context.cell.mode).plain_name)
     sets = tuple(map(converted_inputs, context.calibration))
     context = replace(context, cell=plain, calibration=sets)
     converted = converted_module(module)

@@ -531,7 +531,7 @@ class BoundSession(Compiled):
                 time_share = time_share_of(json.loads(Path(session.end_profiling()).read_text()))
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")
-        return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
+        return placement.but(evidence=evidence, time_share=time_share)
 
     def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
         """Return the buffers of the outputs for inputs of these shapes, or None for those that ONNX Runtime

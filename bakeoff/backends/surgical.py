@@ -152,18 +152,16 @@ class SurgicalModule(Wrapped):
             by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
             modules = listed(first(by_class, MAX_CLASSES_SHOWN))
             outside.insert(0, f"modules that stayed eager: {modules}")
-        return inner.model_copy(
-            update={
-                "extent": Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,
-                "engines": {
-                    "modules compiled": len(self._targets),
-                    **inner.engines,
-                    "eager modules": self._eager.modules.total(),
-                    "eager operators": self._eager.operators.total(),
-                },
-                "fallbacks": [*inner.fallbacks, *outside],
-                "evidence": [*inner.evidence, "an eager call's modules and operators outside of the compiled ones"],
-            }
+        return inner.but(
+            extent=Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,
+            engines={
+                "modules compiled": len(self._targets),
+                **inner.engines,
+                "eager modules": self._eager.modules.total(),
+                "eager operators": self._eager.operators.total(),
+            },
+            fallbacks=[*inner.fallbacks, *outside],
+            evidence=[*inner.evidence, "an eager call's modules and operators outside of the compiled ones"],
         )
 
     def settings(self) -> Settings:

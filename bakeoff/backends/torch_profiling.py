@@ -314,7 +314,7 @@ class TorchProfiler(profiling.Profiler):
         if self._ran_graph or self._module is None or not self._kernels:
             return self._work
         eager = "No compiled graph ran in the profiled calls: torch.compile leaves them to eager."
-        return self._work.model_copy(update={"facts": [*self._work.facts, eager]})
+        return self._work.but(facts=[*self._work.facts, eager])
 
     def close(self) -> None:
         self._stack.close()

@@ -59,7 +59,7 @@ def begin(
 ) -> Path:
     """Prepare a bisection of the one cell of `request`, over `versions` or every released one between the two, and
     return its folder. Nothing is installed or measured yet. Raise UsageError for what cannot be bisected."""
-    contests = plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    contests = plan(request.but(devices=request.devices or ("cpu",)))
     cells = sum(len(contest.cells) for contest in contests)
     if cells != 1:
         raise UsageError(f"a bisection follows one cell, and these are {cells}: name one model, size, precision, mode")
@@ -103,8 +103,8 @@ def go_on(
             step = take(kept, version, folder / version)
             if step is None:
                 break
-            after = kept.bisection.model_copy(update={"steps": (*kept.bisection.steps, step)})
-            kept = kept.model_copy(update={"bisection": after})
+            after = kept.bisection.but(steps=(*kept.bisection.steps, step))
+            kept = kept.but(bisection=after)
             _keep(kept, folder)
             on_step(after, step)
     return kept.bisection
@@ -124,7 +124,7 @@ def measure_step(
         for version_name, name in names.items():
             environments.ensure(name, [f"{bisection.package}=={version_name}"])
         backends = tuple(f"{bisection.backend}@{name}" for name in names.values())
-        request = kept.request.model_copy(update={"backends": backends, "no_artifacts": True})
+        request = kept.request.but(backends=backends, no_artifacts=True)
         with progress() as shown:
             report = _report(request, folder, kept.command, shown)
     except BakeoffError as error:

@@ -106,7 +106,7 @@ def with_interpreters(request: Request) -> Request:
     started = {
         name: str(malloc.interpreter_with(name, folder())) for name in malloc.NAMES if name in named - set(interpreters)
     }
-    return request.model_copy(update={"env": request.env | interpreters | started})
+    return request.but(env=request.env | interpreters | started)
 
 
 def _python_in(made: Path) -> Path:

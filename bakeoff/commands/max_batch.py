@@ -155,7 +155,7 @@ def begin(request: Request, most: int) -> list[BatchSearch]:
     devices = request.devices or ("cpu",)
     if not request.require and not may_use_cuda(request):
         raise UsageError("a CPU's memory takes batches that nobody waits for: say what must hold, --slo 'p99_ms<50'")
-    contests = plan(request.model_copy(update={"devices": devices, "set": {**request.set, BATCH: ("1",)}}))
+    contests = plan(request.but(devices=devices, set={**request.set, BATCH: ("1",)}))
     if len(contests) != 1 or len(request.precision) != 1:
         raise UsageError("max-batch is of one contest: name one model, one value for each size, and one precision")
     return [BatchSearch(label=planned.cell.configuration, most=most) for planned in contests[0].cells]
@@ -172,7 +172,7 @@ def search(searches: Sequence[BatchSearch], measure: Measure) -> list[BatchSearc
         while wanted := {label: batch for label, one in ended.items() if (batch := one.next_batch) is not None}:
             measured = measure(wanted)
             for label, tried in measured.items():
-                ended[label] = ended[label].model_copy(update={"tried": (*ended[label].tried, tried)})
+                ended[label] = ended[label].but(tried=(*ended[label].tried, tried))
             if measured.keys() != wanted.keys():
                 break
     return list(ended.values())
@@ -193,8 +193,8 @@ class Steps:
     def __call__(self, wanted: Mapping[str, int]) -> dict[str, BatchTried]:
         self.count += 1
         each = tuple(RunOverrides(backends=(label,), set={BATCH: (str(batch),)}) for label, batch in wanted.items())
-        alone = {"runs": each, "schedule": "sequential", "no_artifacts": True}
-        request, folder = self.request.model_copy(update=alone), self.folder / f"step-{self.count}"
+        request = self.request.but(runs=each, schedule="sequential", no_artifacts=True)
+        folder = self.folder / f"step-{self.count}"
         self.was_interrupted = True  # unless the run comes to its end
         with self.progress() as shown:
             report, _ = runs.run(request, folder, self.command, shown, self.begun_s)

@@ -249,7 +249,7 @@ def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
     """Return the request with interpreters, files and models by their full names, and why files were left out. With
     `prepare`, models fetch what workers will load. Raise UsageError for a wrong name."""
     request, left_out = with_files(with_interpreters(request))
-    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    plan(request.but(devices=request.devices or ("cpu",)))
     return with_full_names(request, prepare), left_out
 
 
@@ -270,10 +270,10 @@ def with_files(request: Request) -> tuple[Request, list[str]]:
                 raise unknown("dimension", key, {name for of_model in dimensions.values() for name in of_model})
         for name in names:
             own = {key: values for key, values in asked.items() if key in dimensions[name]}
-            runs.append(run.model_copy(update={"models": (name,), "set": own}))
+            runs.append(run.but(models=(name,), set=own))
     whole = tuple(name for names, _ in found for name in names)
     left_out = [reason for _, reasons in found for reason in reasons]
-    return request.model_copy(update={"models": whole, "set": {}, "runs": tuple(runs)}), left_out
+    return request.but(models=whole, set={}, runs=tuple(runs)), left_out
 
 
 def with_full_names(request: Request, prepare: bool) -> Request:
@@ -286,10 +286,8 @@ def with_full_names(request: Request, prepare: bool) -> Request:
             family.prepare()
         return tuple(family.name for family in families)
 
-    parts = tuple(
-        part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs
-    )
-    return request.model_copy(update={"models": named(request.models), "runs": parts})
+    parts = tuple(part.but(models=named(part.models)) if part.models else part for part in request.runs)
+    return request.but(models=named(request.models), runs=parts)
 
 
 def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
@@ -317,7 +315,7 @@ def on_this_machine(request: Request, facts: TorchFacts) -> Request:
     does not see one that is named, or for a pool that this machine cannot hold."""
     require_devices(request.devices, facts)
     devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
-    request = request.model_copy(update={"devices": devices})
+    request = request.but(devices=devices)
     places_here(request)
     return request
 
@@ -405,13 +403,13 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
         status = exit_status(judgement) if report.complete else INTERRUPTED
         reason = exit_reason(judgement) if report.complete else ""
         if as_json:
-            print_json(answer_of(judgement, store.root).model_copy(update={"exit_reason": reason}), status)
+            print_json(answer_of(judgement, store.root).but(exit_reason=reason), status)
         say_exit_reason(status, reason)
         return status
 
 
 def _in_any_precision(cell: Cell) -> str:
-    return cell.model_copy(update={"precision": Precision.FP32}).id
+    return cell.but(precision=Precision.FP32).id
 
 
 def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:

@@ -111,7 +111,7 @@ def run_script(script: Path, arguments: Sequence[str], find: bool, module: str, 
         if chosen := next((row for row in rows if row.module is not None and (module or len(row.calls))), None):
             command = record(chosen, script, out or Path(f"recorded-{chosen.name.replace('#', '-')}"))
             say(f"To compare backends on {chosen.name}: {command}", console)
-            answer = answer.model_copy(update={"recorded": chosen.name, "command": command})
+            answer = answer.but(recorded=chosen.name, command=command)
     status = 1 if failure else 0
     return print_json(answer, status) if as_json else status
 

@@ -259,11 +259,9 @@ def with_slowdown(records: Sequence[Record], factor: float, first: str = FIRST) 
 
 def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
     return [
-        burst.model_copy(
-            update={
-                "samples_ns": [round(sample * factor) for sample in burst.samples_ns],
-                "conditions": burst.conditions and _slowed_conditions(burst.conditions, factor),
-            }
+        burst.but(
+            samples_ns=[round(sample * factor) for sample in burst.samples_ns],
+            conditions=burst.conditions and _slowed_conditions(burst.conditions, factor),
         )
         for burst in bursts
     ]
@@ -272,17 +270,17 @@ def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
 def _slowed_conditions(conditions: Conditions, factor: float) -> Conditions:
     """Return the conditions with the latencies that stand for a burst which waited `factor` times as long, too."""
     times_ms = {name: getattr(conditions, name) for name in ("quiet_ms", "given_ms")}
-    return conditions.model_copy(update={name: ms and ms * factor for name, ms in times_ms.items()})
+    return conditions.but(**{name: ms and ms * factor for name, ms in times_ms.items()})
 
 
 def _first_processes(record: Record, count: int) -> Record:
     kept = [process.index for process in record.processes[:count]]
     seen = _with_bursts(record, [burst for burst in record.bursts if burst.process in kept])
-    return seen.model_copy(update={"processes": record.processes[:count]})
+    return seen.but(processes=record.processes[:count])
 
 
 def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
-    return record.model_copy(update={"bursts": bursts, "latency": summarise(bursts)})
+    return record.but(bursts=bursts, latency=summarise(bursts))
 
 
 def cell_of(model: str, device: str, backend: str, mode: str, sizes: Mapping[str, str | int] | None = None) -> Cell:

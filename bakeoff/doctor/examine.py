@@ -81,7 +81,7 @@ def examine_environment(
         package: cell for package, cell in libraries.items() if package in contents or set(named) & set(cell.backends)
     }
     there = [
-        library.model_copy(update={"version": contents.get(library.name) or installed(library.name)})
+        library.but(version=contents.get(library.name) or installed(library.name))
         for library in (needed | wanted).values()
     ]
     with create_launcher(start_method, python) as server:
@@ -110,7 +110,7 @@ def explained(trial: BackendTrial, findings: Sequence[Finding]) -> BackendTrial:
     if trial.outcome is Outcome.PASS or not causes:
         return trial
     remedy = "; ".join(dict.fromkeys(finding.remedy for finding in causes))
-    return trial.model_copy(update={"outcome": Outcome.FAIL, "remedy": remedy})
+    return trial.but(outcome=Outcome.FAIL, remedy=remedy)
 
 
 def broken(trials: Sequence[BackendTrial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
@@ -179,7 +179,7 @@ def _try(planned: PlannedCell, run: RunContext) -> BackendTrial:
     reason = f"wrong: {accuracy.rule}" if accuracy and outcome is Outcome.FAIL else record.reason
     trial = _trial(planned.cell, outcome, record.status, reason, begun, record.log_tail)
     if accuracy is not None and outcome is Outcome.PASS:
-        return trial.model_copy(update={"relative_error": accuracy.relative_rmse})
+        return trial.but(relative_error=accuracy.relative_rmse)
     return trial
 
 

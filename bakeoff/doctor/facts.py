@@ -101,7 +101,7 @@ def tried(library: Library, launcher: Launcher) -> Library:
     if library.version is None:
         return library
     reason = why_not(launcher, TryImport(module=module_of(library.name)))
-    return library.model_copy(update={"imports": not reason, "import_error": reason})
+    return library.but(imports=not reason, import_error=reason)
 
 
 def module_of(library: str) -> str:

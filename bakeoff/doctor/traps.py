@@ -25,7 +25,7 @@ OVERRIDES = {
 
 def find_all(facts: Facts) -> list[Finding]:
     """Return what every trap finds on this machine, those of backends last."""
-    return [finding.model_copy(update={"trap": name_of(trap)}) for trap in all_traps() for finding in trap(facts)]
+    return [finding.but(trap=name_of(trap)) for trap in all_traps() for finding in trap(facts)]
 
 
 def all_traps() -> list[Trap]:

@@ -48,7 +48,7 @@ def best_modes(example: Cell, backend: str) -> list[str]:
         mode.name
         for mode in instance.modes
         if (suits := mode.worth_trying) and suits.device in ("", kind) and (may_convolve or not suits.convolutions)
-        if instance.supports(example.model_copy(update={"backend": backend, "mode": mode.name}))
+        if instance.supports(example.but(backend=backend, mode=mode.name))
     ]
 
 

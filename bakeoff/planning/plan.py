@@ -118,16 +118,16 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     for configuration in expand_backends(entries, functools.partial(best_modes, example))
                 ]
                 for backend, mode, asked_by_name, environment, of_best in configurations:
-                    cell = example.model_copy(update={"backend": backend, "mode": mode, "environment": environment})
+                    cell = example.but(backend=backend, mode=mode, environment=environment)
                     surgical = request.surgical if mode == SURGICAL else ()
-                    words = options_of(request.model_copy(update={"surgical": surgical}))
+                    words = options_of(request.but(surgical=surgical))
                     if environment:
                         words = (f"--env {shlex.quote(f'{environment}={request.env[environment]}')}", *words)
                     is_free = of_best and not asked_by_name
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words, of_best=is_free)
                     loaded = backends.if_it_loads(backend)
                     if dynamic and not (loaded and loaded.mode(mode).any_size):
-                        one_build = cell.model_copy(update={"dynamic": dynamic})
+                        one_build = cell.but(dynamic=dynamic)
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
 
 

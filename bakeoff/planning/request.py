@@ -339,7 +339,7 @@ class Request(Frozen):
         return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
 
     def parts(self) -> list[Request]:
-        return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
+        return [self.but(runs=(), **part.given(self)) for part in self.runs] or [self]
 
 
 class RunOverrides(Frozen):

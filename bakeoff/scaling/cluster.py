@@ -97,7 +97,7 @@ class Cluster:
             raise UsageError("--devices cuda: no node of the cluster has a GPU")
         if request.budget:
             raise UsageError("--budget and --cluster: contests go to nodes as these become free, so leave --budget out")
-        return request.model_copy(update={"devices": devices})
+        return request.but(devices=devices)
 
     def measure(self, request: Request, contests: Sequence[Contest], store: Store, progress: Progress) -> None:
         """Bring every cell to its record in the store. A node measures one contest at a time, or one on each GPU."""

@@ -142,7 +142,7 @@ class BuildCache:
             return
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, and no result
             self.folder.mkdir(parents=True, exist_ok=True)
-            dated = ceilings.model_copy(update={"kept_at": datetime.now(UTC).isoformat(timespec="seconds")})
+            dated = ceilings.but(kept_at=datetime.now(UTC).isoformat(timespec="seconds"))
             text = dated.model_dump_json()
             write_atomically(self._ceilings(machine, device, precision), f"{_digest(text)} {text}")
 

@@ -23,7 +23,7 @@ def built_as(cell: Cell) -> Cell:
     if cell.dynamic or cell.environment:
         return cell
     mode = backends.create(cell.backend).mode(cell.mode).built_as
-    return cell.model_copy(update={"mode": mode}) if mode else cell
+    return cell.but(mode=mode) if mode else cell
 
 
 @dataclass
@@ -114,11 +114,11 @@ def phases_alone(own: list[Phase], first: FirstBuild, cell: Cell, is_of_earlier_
     if cell.dynamic:  # another size may have made it
         shared = {phase.name for phase in first.phases} - {FIRST_CALL, SETTLE}
     elif first.label in ("", cell.configuration):
-        return [phase.model_copy(update=date) for phase in first.phases]
+        return [phase.but(**date) for phase in first.phases]
     else:
         shared = set(backends.create(cell.backend).shared_phases)
         date["shared_with"] = first.label
-    phases = [phase.model_copy(update=date) for phase in first.phases if phase.name in shared]
+    phases = [phase.but(**date) for phase in first.phases if phase.name in shared]
     return [*phases, *(phase for phase in own if phase.name not in shared)]
 
 
@@ -127,10 +127,8 @@ def placement_of_both(own: Placement | None, first: FirstBuild | None) -> Placem
     if own is None or first is None or first.placement is None:
         return own
     built = first.placement
-    return own.model_copy(
-        update={
-            "extent": max(own.extent, built.extent, key=EXTENTS.index),
-            "fallbacks": list(dict.fromkeys([*built.fallbacks, *own.fallbacks])),
-            "frozen_choices": list(dict.fromkeys([*built.frozen_choices, *own.frozen_choices])),
-        }
+    return own.but(
+        extent=max(own.extent, built.extent, key=EXTENTS.index),
+        fallbacks=list(dict.fromkeys([*built.fallbacks, *own.fallbacks])),
+        frozen_choices=list(dict.fromkeys([*built.frozen_choices, *own.frozen_choices])),
     )

@@ -214,7 +214,7 @@ class CellProcess:
 
     @property
     def around(self) -> list[AroundCall]:
-        return [call.model_copy(update={"process": self.epoch}) for call in self.further.around]
+        return [call.but(process=self.epoch) for call in self.further.around]
 
     def summary(self) -> Process:
         first = self.first_build

@@ -105,9 +105,9 @@ class GrowingRecord:
         """Add a process that has ended well. `made` is the build that it has started from, or has made."""
         record = self._further(self.known, live, finished) if self.known else self._first(live, finished, made)
         if metrics is not None:
-            record = record.model_copy(update={"metrics": metrics})
+            record = record.but(metrics=metrics)
         if kernel_times:
-            record = record.model_copy(update={"kernel_times": kernel_times})
+            record = record.but(kernel_times=kernel_times)
         self.known = self._summarised(record)
 
     def with_lost(self, live: CellProcess, reason: str) -> Record | None:
@@ -117,9 +117,9 @@ class GrowingRecord:
             return None
         # What was measured before stays valid, unless this process answered wrongly.
         if live.ready and not live.bursts:
-            record = self._summarised(record.model_copy(update=self._failed_check(record, live.ready.accuracy)))
+            record = self._summarised(record.but(**self._failed_check(record, live.ready.accuracy)))
         lost = doubts.ProcessLost(reason=reason, rounds=len(live.bursts))
-        return record.model_copy(update={"doubts": [*record.doubts, lost]})
+        return record.but(doubts=[*record.doubts, lost])
 
     def with_live(self, live: CellProcess | None) -> Record | None:
         """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
@@ -154,7 +154,7 @@ class GrowingRecord:
         """Return the record after the first process. Without `finished`, outputs were not checked after the rounds."""
         ready = live.warm
         if finished and finished.accuracy_after.unchecked and ready.accuracy.passed:  # perhaps only found by then
-            ready = ready.model_copy(update={"accuracy": finished.accuracy_after})
+            ready = ready.but(accuracy=finished.accuracy_after)
         before, after = ready.accuracy, finished.accuracy_after if finished else None
         placement = placement_of_both(finished.placement, live.first_build) if finished else ready.placement
         status, failure = Status.INCORRECT, None
@@ -170,9 +170,7 @@ class GrowingRecord:
         worst = after if after and before.passed and not after.passed else before
         if after:
             is_only_inexact = all(check.passed or check.is_only_inexact for check in (before, after))
-            worst = worst.model_copy(
-                update={"rmse_after": after.rmse, "is_only_inexact": is_only_inexact and not worst.passed}
-            )
+            worst = worst.but(rmse_after=after.rmse, is_only_inexact=is_only_inexact and not worst.passed)
         return self.ended(
             live,
             status if failure else Status.OK,
@@ -196,16 +194,14 @@ class GrowingRecord:
         checks = [live.warm.accuracy, *([finished.accuracy_after] if finished else [])]
         later = [*doubts_of_finished(finished), *itertools.chain.from_iterable(map(doubts_of_check, checks))]
         new = [doubt for doubt in dict.fromkeys(later) if doubt not in record.doubts]
-        return record.model_copy(
-            update={
-                "processes": [*record.processes, live.summary()],
-                "bursts": [*record.bursts, *live.bursts],
-                "throughput": live.further.throughput or record.throughput,
-                "energy": live.further.energy or record.energy,
-                "around": [*record.around, *live.around],
-                "doubts": [*record.doubts, *new],
-                **self._failed_check(record, *checks),
-            }
+        return record.but(
+            processes=[*record.processes, live.summary()],
+            bursts=[*record.bursts, *live.bursts],
+            throughput=live.further.throughput or record.throughput,
+            energy=live.further.energy or record.energy,
+            around=[*record.around, *live.around],
+            doubts=[*record.doubts, *new],
+            **self._failed_check(record, *checks),
         )
 
     def _failed_check(self, record: Record, *checks: Accuracy) -> dict[str, Any]:
@@ -220,7 +216,7 @@ class GrowingRecord:
         return {"status": Status.INCORRECT, **facts, "accuracy": failed, "log_tail": tail_of(self.log)}
 
     def _summarised(self, record: Record) -> Record:
-        measured = record.model_copy(update={"latency": summarise(record.bursts)})
+        measured = record.but(latency=summarise(record.bursts))
         return with_roofline(self._run.acceptance.applied_to(measured), self._run.store)
 
     @property
@@ -234,7 +230,7 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     work, ceilings = store.facts(cell.reference_id, Work), store.ceilings(cell.device, products_of(cell))
     of_roofline = roofline.of(work, ceilings, latency) if work and ceilings and latency else None
     no_floor = no_ceilings if work and latency and not ceilings else ""
-    return record.model_copy(update={"roofline": of_roofline, "no_floor": no_floor})
+    return record.but(roofline=of_roofline, no_floor=no_floor)
 
 
 def common_fields(planned: PlannedCell) -> dict[str, Any]:
@@ -297,7 +293,7 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
     for name in ("peak_resident_bytes", "peak_device_bytes"):
         sizes = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
         peaks[name] = max(sizes, default=None)
-    return memory.model_copy(update=peaks)
+    return memory.but(**peaks)
 
 
 def doubts_of_ready(ready: Ready, traits: ModelTraits) -> list[doubts.RecordDoubt]:
@@ -384,4 +380,4 @@ def no_time_for(planned: PlannedCell, lack: str) -> Record:
     record = not_reached(planned, "; ".join(filter(None, (NO_TIME, lack))))
     if record.status is not Status.NOT_REACHED:
         return record
-    return record.model_copy(update={"failure": Failure(kind=NO_BUDGET_LEFT, text=record.reason)})
+    return record.but(failure=Failure(kind=NO_BUDGET_LEFT, text=record.reason))

@@ -258,11 +258,11 @@ class CellRun:
             live.phases.append(ready.settle)
         placement = placement_of_both(ready.placement, live.first_build)
         warm_up = self._known_warm_up or ready.warm_up
-        live.ready = ready.model_copy(update={"placement": placement, "warm_up": warm_up})
+        live.ready = ready.but(placement=placement, warm_up=warm_up)
         self._share_build(live)
         made = self._builds.made.get(live.build)
         if made and made.has_artefact and not (self.was_measured or self._known_warm_up):
-            made = made.model_copy(update={"warm_ups": {**made.warm_ups, self.cell.configuration: warm_up}})
+            made = made.but(warm_ups={**made.warm_ups, self.cell.configuration: warm_up})
             self._builds.done(live.build, made)
             self._run.store.keep_build(made)
         if self.cached_at and not self.is_right:
@@ -347,7 +347,7 @@ class CellRun:
             started_s=started_s,
             samples_ns=reply.samples_ns,
             process=live.epoch,
-            conditions=reply.conditions.model_copy(update=conditions),
+            conditions=reply.conditions.but(**conditions),
         )
         live.bursts.append(burst)
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
@@ -466,12 +466,12 @@ class CellRun:
                 live.is_awaited(event, messages.Evaluated)
             metrics = event.metrics
             if metrics.failure:  # its traceback is there
-                log = {"log": f"{self._growing.log.parent.name}/{self._growing.log.name}"}
-                metrics = metrics.model_copy(update={"failure": metrics.failure.model_copy(update=log)})
+                log = f"{self._growing.log.parent.name}/{self._growing.log.name}"
+                metrics = metrics.but(failure=metrics.failure.but(log=log))
             return metrics.beside(self._metrics.reference)
         except WorkerEnded as ended:
             _, failure = cause_of_death(ended.status, "evaluate", self._run.store.kernel_killed())
-            failure = failure.model_copy(update={"text": f"its process {failure.text}"})
+            failure = failure.but(text=f"its process {failure.text}")
         except DeadlinePassed:
             self._end_worker()
             failure = evaluates_too_long(limit_s, left_s)
@@ -494,7 +494,7 @@ class CellRun:
     def _as_it_stands(self, record: Record) -> Record:
         plan = self._run.load if record.status is Status.OK else None
         load = self.load or (plan.load([]) if plan else None)  # of a cell that had no turn yet
-        return record.model_copy(update={"elapsed_s": self._growing.elapsed_s, "left": self.left, "load": load})
+        return record.but(elapsed_s=self._growing.elapsed_s, left=self.left, load=load)
 
     def _ended(
         self, live: CellProcess, status: Status, failure: Failure | None, rounds_count: bool = False, **fields: Any

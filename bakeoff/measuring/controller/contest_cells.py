@@ -123,7 +123,7 @@ class ContestCells:
             record = records[cell_run]
             try:
                 name = self.run.artifacts.keep(record.cell.id, cell_run.artifact)
-                kept[cell_run] = record.model_copy(update={"artifact": name})
+                kept[cell_run] = record.but(artifact=name)
             except ArtifactTooLarge as error:
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
         if too_large:

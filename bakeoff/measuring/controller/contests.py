@@ -228,8 +228,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
         for planned in cells:
             run.end(no_time_for(planned, lack))
         return
-    changes = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
-    elsewhere = error.failure.model_copy(update=changes)
+    elsewhere = error.failure.but(text=f"{error.what}: see {first.cell.label}", place="", log="")
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
         run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
 

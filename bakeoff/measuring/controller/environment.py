@@ -69,7 +69,7 @@ def with_torch(captured: Environment, torch: TorchFacts, others: Mapping[str, To
         for library, version in {"Python": facts.python, **facts.versions}.items()
     }
     versions = captured.versions | {"torch": torch.torch} | of_others
-    return captured.model_copy(update={"torch_threads": torch.threads, "cuda": torch.cuda, "versions": versions})
+    return captured.but(torch_threads=torch.threads, cuda=torch.cuda, versions=versions)
 
 
 def _cpu_name() -> str:

@@ -43,7 +43,7 @@ class NoReference(Exception):
     def facts_without_log(self) -> dict[str, Any]:
         """Return fields of a record whose log is deleted with the run's folder: its end, and not its path."""
         log_tail = tail_of(Path(self.failure.log)) if self.failure.log else ""
-        return {**facts_of_process(self.failure.model_copy(update={"log": ""})), "log_tail": log_tail}
+        return {**facts_of_process(self.failure.but(log="")), "log_tail": log_tail}
 
 
 def reference(
@@ -137,12 +137,12 @@ def _answer(
         event = run.launchers.first.ask(job, log, limit_s, phases.append)
     except WorkerEnded as ended:
         status, failure = cause_of_death(ended.status, phases[-1], run.store.kernel_killed())
-        failure = failure.model_copy(update={"text": f"its process {failure.text}"})
+        failure = failure.but(text=f"its process {failure.text}")
         event = messages.Failed(status=status, failure=failure)
     except DeadlinePassed:
         return None, phases[-1]
     if isinstance(event, messages.Failed):
-        event = event.model_copy(update={"failure": event.failure.model_copy(update={"log": str(log)})})
+        event = event.but(failure=event.failure.but(log=str(log)))
     return event, phases[-1]
 
 

@@ -154,12 +154,12 @@ class LoadRounds:
     def _take_turn(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and load.settings is not None:
             turn = cell_run.under_load(self._plan).turn(load, self._epoch, round_)
-            cell_run.load = load.model_copy(update={"turns": [*load.turns, turn]})
+            cell_run.load = load.but(turns=[*load.turns, turn])
 
     def _soak(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak():
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
-            cell_run.load = load.model_copy(update={"soak": soaked})
+            cell_run.load = load.but(soak=soaked)
             self._say_soak(cell_run.label, cell_run.load)
 
     def _say_soak(self, label: str, load: Load) -> None:
@@ -211,12 +211,12 @@ class LoadRounds:
     def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and (rate := self._lower_rate(load)) is not None:
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed, rate, self._lower_parts(load))
-            cell_run.load = load.model_copy(update={"lower_soak": [*load.lower_soak, *soaked]})
+            cell_run.load = load.but(lower_soak=[*load.lower_soak, *soaked])
             self._say_soak(cell_run.label, cell_run.load)
 
     def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
         if (load := cell_run.load) is not None and cell_run in self._to_soak() and NO_TIME_TO_SOAK not in load.left_out:
-            cell_run.load = load.model_copy(update={"left_out": [*load.left_out, NO_TIME_TO_SOAK]})
+            cell_run.load = load.but(left_out=[*load.left_out, NO_TIME_TO_SOAK])
 
     def _done(self, cell_run: CellRun, step: PlanStep, seconds: float) -> None:
         cell = cell_run.cell

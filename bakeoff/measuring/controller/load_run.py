@@ -134,10 +134,10 @@ class CellUnderLoad:
             for name, values in knobs.options.items():
                 for value in values[1:]:
                     at = tried[best].settings
-                    yield from attempt(at.model_copy(update={"options": at.options | {name: value}}))
+                    yield from attempt(at.but(options=at.options | {name: value}))
             for batch in self._batches():
                 wait_ms = WAIT_SHARE * self._plan.objective.limit_ms if self._plan.objective else 0.0
-                yield from attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
+                yield from attempt(tried[best].settings.but(batch=batch, wait_ms=wait_ms))
                 if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
         elif knobs.options or self._batches():
@@ -147,13 +147,13 @@ class CellUnderLoad:
         if not isinstance(self._cell.dimensions.get("batch"), int):
             reasons.append("the model has no dimension batch: requests were not put together")
         left_out = [*reasons, *([why_ended] if why_ended else [])]
-        load = self._plan.load(tried).model_copy(update={"left_out": left_out})
+        load = self._plan.load(tried).but(left_out=left_out)
         if chosen is None:
             longest = max(tried, key=lambda trial: len(trial.windows))
-            yield load.model_copy(update={"reason": longest.reason})
+            yield load.but(reason=longest.reason)
         else:
             ceiling = self._ceiling(chosen.settings, chosen.value)
-            yield load.model_copy(update={"settings": chosen.settings, "ceiling": ceiling})
+            yield load.but(settings=chosen.settings, ceiling=ceiling)
 
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
         """Take the cell's turn in a round, from the median of what was found before."""
@@ -181,8 +181,8 @@ class CellUnderLoad:
         windows: list[LoadWindow] = []
         for part in range(parts):
             order = self._order(load.settings, rate, seed + part, keeps=True)
-            changed = {"seconds": self._plan.soak_s / SOAK_PARTS, "min_requests": 1, "is_soak": True}
-            if window := self._take(order.model_copy(update=changed)).window:
+            order = order.but(seconds=self._plan.soak_s / SOAK_PARTS, min_requests=1, is_soak=True)
+            if window := self._take(order).window:
                 windows.append(window)
             # The objective is then missed however it goes on.
             if has_lost(self._plan.objective, windows, (part + 1) / parts):
@@ -215,10 +215,10 @@ class CellUnderLoad:
         if self._latency_ms < QUICK_SHARE * limit.limit_ms:
             return ""
         order = self._order(settings, 1e3 / self._latency_ms, SETTINGS_SEED, SEARCH_SHARE)
-        alone = {"scenario": Scenario.SINGLE_STREAM, "quantile": 0.0, "shed_after_ms": None}
+        alone = order.but(scenario=Scenario.SINGLE_STREAM, quantile=0.0, shed_after_ms=None)
         # Two windows must show it, because in the first one a slow model may answer a single request.
         for least in (1, LEAST_UNLOADED):
-            window = self._take(order.model_copy(update=alone | {"min_requests": least})).window
+            window = self._take(alone.but(min_requests=least)).window
             if window is None or window.failed or window.objective_ms is None:
                 return ""  # the probe reports why
             fastest_ms, requests = min(fastest_ms, window.objective_ms), requests + window.requests
@@ -237,7 +237,7 @@ class CellUnderLoad:
         # Requests of quick models take far longer than their calls, so that later probes would last too long.
         share = min(1.0, PROBE_MARGIN * max(self._answered_shares, default=1.0))
         order = self._order(settings, share * promised, SETTINGS_SEED + number, SEARCH_SHARE)
-        traffic = self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+        traffic = self._take(order.but(scenario=Scenario.OFFLINE, shed_after_ms=None))
         if traffic.window and not traffic.window.failed:
             self._answered_shares.append(traffic.window.rate / promised)
         return traffic
@@ -284,7 +284,7 @@ class CellUnderLoad:
                     values_of[place].append(value)
                 leads.append(self._lead(values_of[0][-1], values_of[1][-1]))
         settled = [
-            trial.model_copy(update={"value": statistics.median(filter(None, values))})
+            trial.but(value=statistics.median(filter(None, values)))
             for trial, values in zip(pair, values_of, strict=True)
         ]
         return settled[0], settled[1], statistics.mean(leads or [first]) > math.log(WORTH)
@@ -292,11 +292,9 @@ class CellUnderLoad:
     def _looked_at(self, tried_settings: TriedSettings, seed: int) -> TriedSettings:
         assert tried_settings.value is not None
         value, windows = self._measure(tried_settings.settings, tried_settings.value, seed, SEARCH_SHARE, is_turn=True)
-        light = [window.model_copy(update={"latencies_us": []}) for window in windows]
+        light = [window.but(latencies_us=[]) for window in windows]
         reason = "" if value else self._why(windows)
-        return tried_settings.model_copy(
-            update={"value": value, "windows": [*tried_settings.windows, *light], "reason": reason}
-        )
+        return tried_settings.but(value=value, windows=[*tried_settings.windows, *light], reason=reason)
 
     def _lead(self, holder: float | None, other: float | None) -> float:
         """Return how many times less a request costs with the `other` value, in logarithms."""
@@ -348,9 +346,7 @@ class CellUnderLoad:
 
     def _ceiling(self, settings: ServingSettings, value: float | None) -> float | None:
         """Return a value that the generator reaches with these settings where answering takes no time."""
-        order = self._order(settings, CEILING_RATE, SETTINGS_SEED, SEARCH_SHARE).model_copy(
-            update={"answers_nothing": True}
-        )
+        order = self._order(settings, CEILING_RATE, SETTINGS_SEED, SEARCH_SHARE).but(answers_nothing=True)
         if not self._plan.spec.sends_at_rate:
             window = self._take(order).window
             return None if window is None else self._value_of(window)
@@ -359,7 +355,7 @@ class CellUnderLoad:
         limit_ms = self._plan.objective.limit_ms
         search = RateSearch(limit_ms, enough, step=2.0, most_windows=CEILING_WINDOWS, highest=enough)
         while (rate := search.next_rate()) is not None:
-            if (window := self._take(order.model_copy(update={"rate": rate})).window) is None:
+            if (window := self._take(order.but(rate=rate)).window) is None:
                 return None
             search.add(rate, window.objective_ms or 0.0)
         return search.held[0] if search.held else None

@@ -118,4 +118,4 @@ class RunContext:
             return record
         # The CPU's counter of energy also counts what is measured at other places.
         is_own = record.cell.device.is_cuda
-        return record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
+        return record.but(place=self.place, energy=record.energy if is_own else None)

@@ -107,7 +107,7 @@ def measure(
         measured = _measure(clock, precision, sizes, sets)
         seconds, after_ns = time.perf_counter() - begun_s, waited_ns()
         wait_share = 0.0 if before_ns is None or after_ns is None else max(0, after_ns - before_ns) / seconds / 1e9
-        attempts.append(measured.model_copy(update={"wait_share": wait_share}))
+        attempts.append(measured.but(wait_share=wait_share))
     best = best_of(attempts)
     # Nothing keeps one thread waiting for long, and its rate counts for each.
     if best.are_of_busy_machine and not device.is_cuda:
@@ -123,24 +123,20 @@ def _of_one_thread_each(clock: Clock, precision: Precision, sizes: Sequence[int]
         single = _measure(clock, precision, sizes, sets)
     finally:
         torch.set_num_threads(threads)
-    levels = [level.model_copy(update={"bytes_per_s": threads * level.bytes_per_s}) for level in single.levels]
-    return single.model_copy(
-        update={"flops_per_s": threads * single.flops_per_s, "levels": levels, "wait_share": math.inf}
-    )
+    levels = [level.but(bytes_per_s=threads * level.bytes_per_s) for level in single.levels]
+    return single.but(flops_per_s=threads * single.flops_per_s, levels=levels, wait_share=math.inf)
 
 
 def best_of(attempts: Sequence[Ceilings]) -> Ceilings:
     levels: list[MemoryLevel] = []
     for same in zip(*(reversed(attempt.levels) for attempt in attempts), strict=True):
         rate = max(each.bytes_per_s for each in [*same, *levels[-1:]])
-        levels.append(same[0].model_copy(update={"bytes_per_s": rate}))
-    return attempts[0].model_copy(
-        update={
-            "flops_per_s": max(attempt.flops_per_s for attempt in attempts),
-            "bytes_per_s": levels[0].bytes_per_s,
-            "levels": levels[::-1],
-            "wait_share": min(attempt.wait_share for attempt in attempts),
-        }
+        levels.append(same[0].but(bytes_per_s=rate))
+    return attempts[0].but(
+        flops_per_s=max(attempt.flops_per_s for attempt in attempts),
+        bytes_per_s=levels[0].bytes_per_s,
+        levels=levels[::-1],
+        wait_share=min(attempt.wait_share for attempt in attempts),
     )
 
 

@@ -35,7 +35,7 @@ def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | No
         if not weights_at or weights_at.items() <= cell.dimensions.items():
             return _load(cell)
         # first the weights: a user's file may be imported anew, and pickling needs the classes of the last import
-        weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
+        weights = _load(cell.but(dimensions={**cell.dimensions, **weights_at})).module.state_dict()
         model = _load(cell)
         model.module.load_state_dict(weights)
         return model
@@ -45,9 +45,7 @@ def _load(cell: Cell) -> LoadedModel:
     sizes = streams.each_size(cell.dimensions)
     if len(sizes) == 1:
         return _load_one_size(cell)
-    return streams.join_streams(
-        (_load_one_size(cell.model_copy(update={"dimensions": size})) for size in sizes), cell.model
-    )
+    return streams.join_streams((_load_one_size(cell.but(dimensions=size)) for size in sizes), cell.model)
 
 
 def drawn_type(cell: Cell) -> torch.dtype:

@@ -134,17 +134,15 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
     untrue = form_by_types(model.module) if keeps_types else ()  # that weights are cast
     forms = [form for form in model.forms if form not in untrue]
     changed = {each.name: each for each in (*subject.changed_by_loading, *global_settings.changed_since(before))}
-    subject.traits = found.traits.model_copy(
-        update={
-            "keeps_types": keeps_types,
-            "needs_autograd": subject.needs_autograd,
-            "settings": tuple(changed.values()),
-            "threads": torch.get_num_threads(),
-            "changed_kinds": kinds,
-            "unvaried_inputs": inputs_that_stay((*sets, *subject.probes)) if cell.task == INFERENCE else (),
-            "unwrapped": model.unwrapped,
-            "forms": (*forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
-        }
+    subject.traits = found.traits.but(
+        keeps_types=keeps_types,
+        needs_autograd=subject.needs_autograd,
+        settings=tuple(changed.values()),
+        threads=torch.get_num_threads(),
+        changed_kinds=kinds,
+        unvaried_inputs=inputs_that_stay((*sets, *subject.probes)) if cell.task == INFERENCE else (),
+        unwrapped=model.unwrapped,
+        forms=(*forms, *((COMPILES_ITSELF,) if compiled_something() else ())),
     )
     return replace(found, traits=subject.traits, greedy=greedy, weights=weights, fingerprint=model_fingerprint)
 
@@ -157,7 +155,7 @@ def _inference(
     calls = AlikeCalls(module, traits)
 
     def note(**found: object) -> None:
-        calls.traits = calls.traits.model_copy(update=found)
+        calls.traits = calls.traits.but(**found)
 
     given = tuple(map(calls.given, sets))
     tensors = [tensor for inputs in given for tensor in inputs.tensors()]
@@ -173,7 +171,7 @@ def _inference(
         traceback.print_exc()
         watch = ReadingWatch(tensors)
         call(module, given[0])
-    is_plain = traits.model_copy(update={"accesses": (), "autocasts": ()}) == NO_TRAITS
+    is_plain = traits.but(accesses=(), autocasts=()) == NO_TRAITS
     if watch.kept(tensors) and is_plain and leaves_more_behind(module, sets[0], calls):
         note(grows=(OUTSIDE,))
     if not traits.state:
@@ -330,7 +328,7 @@ def sets_that_differ_most(
         given_sets.append(given)
         # Indices that may be out of their range are tried on the CPU, as they end a GPU's process.
         if {ZEROS, PAIRS} & set(kinds) and cell.device.is_cuda:
-            on_cpu = cell.model_copy(update={"device": CPU})
+            on_cpu = cell.but(device=CPU)
             if not answers_like_first(*move_to_device(replace(another(), inputs=given), on_cpu, torch.float32)):
                 return None
         _, bolder = move_to_device(replace(model, inputs=given), cell)
@@ -371,7 +369,7 @@ def count_work(
         # All lengths of a stream are one call.
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
         work = counting.total(counting.count(module, inputs, precision, training) for inputs in called)
-        return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
+        return work.but(bytes_moved=work.bytes_moved - model.spared_bytes), ""
     except Exception as error:
         # A model whose work cannot be counted can still be compared.
         traceback.print_exc()

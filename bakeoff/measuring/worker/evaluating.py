@@ -193,7 +193,7 @@ def of_reference(job: EvaluateReference, cwd: Path) -> Metrics:
             job.evaluation.function,
             lambda: Predict(sample, call, sets, any_size=True, find_stages=lambda: model.around),
         )
-        return metrics.model_copy(update={"judged": len(judged), "calibrating": len(judged & calibrating)})
+        return metrics.but(judged=len(judged), calibrating=len(judged & calibrating))
 
 
 def rows_of(inputs: Inputs) -> list[bytes]:
@@ -232,7 +232,7 @@ def metrics_of(
         failure = explain(error)[1]
         path = Path(file).resolve() if file else None
         place = last_frame_below(path.parent, error, path) if path and not isinstance(error, BakeoffError) else ""
-        return Metrics(failure=failure.model_copy(update={"place": place}), seconds=time.monotonic() - begun_s)
+        return Metrics(failure=failure.but(place=place), seconds=time.monotonic() - begun_s)
 
 
 @contextlib.contextmanager

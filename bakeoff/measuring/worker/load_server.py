@@ -73,7 +73,7 @@ class LoadServer:
         self._keep([])
 
     def _serving(self, order: TakeLoad) -> Instances:
-        alike = order.settings.model_copy(update={"wait_ms": 0.0})
+        alike = order.settings.but(wait_ms=0.0)
         mine = [each for each in self._kept if each.settings == alike]
         others = [each for each in self._kept if each.settings != alike]
         self._keep([*(others[-1:] if order.keeps_other else []), *mine])
@@ -105,7 +105,7 @@ class LoadServer:
         answered_rate = instances.warm_up(WARM_UP_S)
         if instances.stages and order.scenario.spec.requests_wait_for_all:
             # the rate was guessed from the model alone, and so many requests as it means would take much longer
-            order = order.model_copy(update={"rate": min(order.rate, answered_rate)})
+            order = order.but(rate=min(order.rate, answered_rate))
         counter, watch = energy.counter_for(worker.cell.device), conditions.Watch(worker.cell.device)
         folder = worker.workspace / "loadgen"
         joules = counter.joules()

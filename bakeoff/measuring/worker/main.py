@@ -50,7 +50,7 @@ def main(connection: Connection, assignment: messages.Assignment) -> None:
         traceback.print_exc()
         ending, failure = explain(error)
         if not failure.place:
-            failure = failure.model_copy(update={"place": place_of(error, assignment.job)})
+            failure = failure.but(place=place_of(error, assignment.job))
         with contextlib.suppress(OSError):
             messages.send(connection, messages.Failed(status=ending, failure=failure))
     finally:

@@ -85,13 +85,13 @@ def _require_one_model(model: str, name: str, base: Made, other: Made) -> None:
 
 
 def _at(cell: Cell, sizes: dict[str, int]) -> Cell:
-    return cell.model_copy(update={"dimensions": cell.as_built.dimensions | sizes})
+    return cell.but(dimensions=cell.as_built.dimensions | sizes)
 
 
 def _made(cell: Cell, cwd: Path) -> Made:
     dimensions = models.find(cell.model).resolve(cell.dimensions)
     try:
-        model = load(cell.model_copy(update={"dimensions": dimensions}), cwd)
+        model = load(cell.but(dimensions=dimensions), cwd)
     except Exception as error:
         sizes = ", ".join(f"{name} {cell.dimensions[name]}" for name in cell.dynamic)
         kind = "" if isinstance(error, BakeoffError) else f"{type(error).__name__}: "

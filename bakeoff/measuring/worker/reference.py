@@ -73,10 +73,10 @@ def that_answers(subject: Subject) -> Subject | None:
     sets, if that lets a failing model answer. Return None if nothing does, or if it fails for its own example."""
 
     def changed(needs_autograd: bool, *kinds: str) -> Subject:
-        traits = NO_TRAITS.model_copy(update={"changed_kinds": kinds})
+        traits = NO_TRAITS.but(changed_kinds=kinds)
         return replace(subject, needs_autograd=needs_autograd, traits=traits, probes=(), runs_with_noise={})
 
-    as_it_came = replace(changed(False), traits=NO_TRAITS.model_copy(update={"keeps_types": True}))
+    as_it_came = replace(changed(False), traits=NO_TRAITS.but(keeps_types=True))
     mixes = subject.cell.precision is Precision.FP32 and mixes_types(subject.load().module)
     if mixes and first_set_that_fails(as_it_came) is None:
         return as_it_came
@@ -202,13 +202,8 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
     noisy = subject.noisy() if far_off else ()
     if (decided or far_off) and not traits.is_random and not subject.repeats(as_is.outputs[: as_is.sets]):
         varying = tuple(labels(as_is.outputs[0]))
-        subject.traits = traits.model_copy(
-            update={
-                "is_random": True,
-                "repeats_with_seed": False,
-                "varying": varying,
-                "loads_other_weights": subject.loads_other_weights(),
-            }
+        subject.traits = traits.but(
+            is_random=True, repeats_with_seed=False, varying=varying, loads_other_weights=subject.loads_other_weights()
         )
         return nothing(NO_REPEAT), ()
     if decided:
@@ -219,7 +214,7 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         lost = far_from_float64(*answers, MAX_ROUNDING)
         if lost and as_is.may_jump:  # to another sign, for example: then builds are compared with eager
             exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
-    subject.traits = traits.model_copy(update={"depends_on_rounding": decided or lost})
+    subject.traits = traits.but(depends_on_rounding=decided or lost)
     if exact.outputs is not None:
         exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
     return exact, noisy if lost and not decided else ()
@@ -293,7 +288,7 @@ def exact_without_fast_path(subject: Subject, as_is: AsItIs, exact: Sequence[Out
                 count, of = count + int(differs.sum()), of + fast.numel()
                 are_zeros = are_zeros and not bool(fast[differs].any())
     difference = FastPath(differing=count, values=of, are_zeros=are_zeros)
-    subject.traits = subject.traits.model_copy(update={"fast_path": difference})
+    subject.traits = subject.traits.but(fast_path=difference)
     return layers
 
 

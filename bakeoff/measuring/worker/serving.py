@@ -134,7 +134,7 @@ def serve(
         medians_ms.append(statistics.median(samples_ns) / 1e6)
         seen = watch.end(() if is_cold else samples_ns)
         if is_cold:  # most of the burst is eviction, and so is its waiting
-            seen = seen.model_copy(update={"wait_share": None})
+            seen = seen.but(wait_share=None)
         messages.send(connection, messages.BurstMeasured(samples_ns=samples_ns, conditions=seen))
     last = command if isinstance(command, messages.Finish) else messages.Finish()
     phases.announce("last check")
@@ -148,7 +148,7 @@ def serve(
     if last.with_engine_memory:
         phases.announce("memory without torch")
         engine_bytes = engine_resident_bytes(worker, single, sets[0])
-        memory_now = memory_now.model_copy(update={"engine_resident_bytes": engine_bytes})
+        memory_now = memory_now.but(engine_resident_bytes=engine_bytes)
     finished = messages.Finished(
         accuracy_after=after, placement=placement_now, memory=memory_now, recompilations=recompilations
     )

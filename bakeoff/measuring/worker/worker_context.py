@@ -247,10 +247,10 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
     else:
         failure = failure_of(type(error).__name__, str(error))
         if says_nothing(failure) and (where := raised_at(error)):
-            failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
+            failure = failure.but(text=f"{failure.text}, raised {where}")
         notes = "".join(f": {first_line(note)}" for note in getattr(error, "__notes__", ()))
         text = f"{failure.text}{_cause_of(error, failure)}{notes}"[:MAX_REASON_CHARACTERS]
-        failure = failure.model_copy(update={"text": text, "raised_by": failure.raised_by or raised_by(error)})
+        failure = failure.but(text=text, raised_by=failure.raised_by or raised_by(error))
         status = Status.OOM if is_out_of_memory(error) else Status.ERROR
     says_full = any(words in str(cause) for cause in chain_of(error) for words in FULL_DISK_WORDS)
     if says_full or isolation.has_full_disk(Path(tempfile.gettempdir())):
@@ -258,11 +258,11 @@ def explain(error: BaseException) -> tuple[Status, Failure]:
     elif status is Status.OOM:
         failure = failure.of_memory
     elif name := unset_variable(error):
-        failure = failure.model_copy(update={"text": f"{failure.text}: {_about_variable(name)}"})
+        failure = failure.but(text=f"{failure.text}: {_about_variable(name)}")
     elif any("nference tensor" in str(cause) for cause in chain_of(error)):
-        failure = failure.model_copy(update={"text": f"{failure.text}: {IN_INFERENCE_MODE}"})
+        failure = failure.but(text=f"{failure.text}: {IN_INFERENCE_MODE}")
     elif isinstance(cause := first_cause(error), OSError) and cause.errno in FILES_LACK:
-        failure = failure.model_copy(update={"text": f"{failure.text}: {os_reason(cause)}"})
+        failure = failure.but(text=f"{failure.text}: {os_reason(cause)}")
     return status, failure
 
 
