@@ -10,7 +10,7 @@ from pathlib import Path
 from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields, doubts_of_ready, facts_of_process, wrong_outputs
+from bakeoff.measuring.controller.cell_record import doubts_of_ready, record_of, refused, wrong_outputs
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import Launchers
@@ -20,7 +20,7 @@ from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.session import with_open_axes
 from bakeoff.planning.places import is_pool
-from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
+from bakeoff.planning.plan import Contest, PlannedCell, plan
 from bakeoff.planning.request import OPTIONS, Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
@@ -94,8 +94,8 @@ def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
         failure = None if cell_run.is_right else wrong_outputs(ready.accuracy)
         status = Status.INCORRECT if failure else Status.OK
         traits = run.store.facts(planned.cell.reference_id, ModelTraits)
-        facts = {**facts_of_process(failure), "doubts": doubts_of_ready(ready, traits or NO_TRAITS), "traits": traits}
-        return Record(cell=planned.cell, status=status, **facts, **common_fields(planned)), ready.accuracy
+        found = doubts_of_ready(ready, traits or NO_TRAITS)
+        return record_of(planned, status, failure, doubts=found, traits=traits), ready.accuracy
     except CellEnded as ended:
         return ended.record, None
     finally:
@@ -180,9 +180,8 @@ def _checked_against_reference(
 ) -> Iterator[Checked]:
     sensible = []
     for planned in contest.cells:
-        status, reason = refusal(planned.cell)
-        if reason:
-            yield Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)), None
+        if record := refused(planned):
+            yield record, None
         else:
             sensible.append(planned)
     if not sensible:
@@ -192,9 +191,8 @@ def _checked_against_reference(
         run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
         groundwork.reference(own, run, request.time_limit_s)
     except groundwork.NoReference as error:
-        facts = error.facts_without_log()
         for planned in sensible:
-            yield Record(cell=planned.cell, status=error.status, **facts, **common_fields(planned)), None
+            yield record_of(planned, error.status, error.failure.but(log=""), log_tail=error.log_tail), None
         return
     for planned in sensible:
         yield built_and_checked(planned, run)

@@ -191,8 +191,7 @@ def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Laun
         return _trial(cell, Outcome.FAIL, Status.ERROR, str(failed), begun)
     if missing:
         return _trial(cell, Outcome.ABSENT, Status.UNAVAILABLE, missing, begun)
-    facts = error.facts_without_log()
-    return _trial(cell, Outcome.FAIL, error.status, facts["reason"], begun, facts["log_tail"])
+    return _trial(cell, Outcome.FAIL, error.status, error.failure.but(log="").sentence, begun, error.log_tail)
 
 
 def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> BackendTrial:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from bakeoff.judging.environment_changes import within_run
-from bakeoff.measuring.controller.cell_record import common_fields, facts_of_process
+from bakeoff.measuring.controller.cell_record import record_of
 from bakeoff.measuring.controller.contests import add_floors
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.cores import usable_cores
@@ -22,7 +22,7 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import FACTOR_IF_NOT, TimePlan
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure
-from bakeoff.records.schema import Environment, Record, Status
+from bakeoff.records.schema import Environment, Status
 from bakeoff.records.store import Store
 from bakeoff.scaling.controller_process import ControllerProcess, ProgressEvent
 from bakeoff.scaling.place_process import ControllerStarted, MeasureContest, StartController
@@ -183,8 +183,7 @@ class Pool:
 
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:
     for planned in pending(contest, store):
-        failure = Failure(kind="no controller", text=reason)
-        record = Record(cell=planned.cell, status=Status.CRASH, **facts_of_process(failure), **common_fields(planned))
+        record = record_of(planned, Status.CRASH, Failure(kind="no controller", text=reason))
         store.save(record)
         progress.ended(record)
     store.forget(contest.id, [])

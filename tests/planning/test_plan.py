@@ -15,7 +15,7 @@ from bakeoff.commands import run as runs
 from bakeoff.judging.price import Price
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring import session as measuring
-from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.cell_record import record_of
 from bakeoff.measuring.worker import open_axes
 from bakeoff.measuring.worker.cell_model import load
 from bakeoff.planning import places
@@ -25,7 +25,7 @@ from bakeoff.planning.ranges import Span, parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
 from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Cell, Range, Report
+from bakeoff.records.schema import Cell, Range, Report, Status
 from tests.support.distributions import distribute
 
 
@@ -235,7 +235,7 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
     written = again.model_dump(mode="json")
     assert {name: written[name] for name in measured_by} == measured_by
     assert "--time-limit 90" in planned.options
-    assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
+    assert record_of(planned, Status.OK).command.endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
     (by_default,) = plan(request(backends=("null/slow",)))
     assert by_default.cells[0].options == ()
 

@@ -17,7 +17,7 @@ from bakeoff.measuring.controller.cell_process import CellProcess
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
-from bakeoff.planning.plan import PlannedCell, command_for
+from bakeoff.planning.plan import PlannedCell, command_for, refusal
 from bakeoff.planning.time_plan import why_unlikely_to_run
 from bakeoff.records import doubts
 from bakeoff.records.failure import LATER, NO_BUDGET_LEFT, Failure
@@ -133,10 +133,10 @@ class GrowingRecord:
         first = self.known or live.ready
         first_fields = {name: getattr(first, name) for name in FIRST_TELLS} if first else {}
         settings = {"start_method": live.launcher.start_method, **first_fields.pop("settings", {})}
-        return Record(
-            cell=self._cell,
-            status=status,
-            **facts_of_process(failure),
+        return record_of(
+            self._planned,
+            status,
+            failure,
             phases=processes[0].phases if processes else live.phases,
             processes=processes,
             bursts=[*self.bursts, *live.bursts],
@@ -146,7 +146,6 @@ class GrowingRecord:
             started_at=self._started_at,
             elapsed_s=self.elapsed_s,
             settings=settings,
-            **common_fields(self._planned),
             **{**first_fields, **fields},
         )
 
@@ -233,13 +232,21 @@ def with_roofline(record: Record, store: Store, no_ceilings: str = "") -> Record
     return record.but(roofline=of_roofline, no_floor=no_floor)
 
 
-def common_fields(planned: PlannedCell) -> dict[str, Any]:
-    """Return the fields that every record has, even if the cell was never started."""
-    return {
-        "asked_by_name": planned.asked_by_name,
-        "command": with_variables(command_for(planned.cell, planned.options), os.environ),
-        **facts_of_backend(planned.cell),
-    }
+def record_of(planned: PlannedCell, status: Status, failure: Failure | None = None, **fields: Any) -> Record:
+    """Return a record of these fields and those that every one has, even of a cell that was never started."""
+    return Record(
+        cell=planned.cell,
+        status=status,
+        asked_by_name=planned.asked_by_name,
+        command=with_variables(command_for(planned.cell, planned.options), os.environ),
+        **{**facts_of_backend(planned.cell), **facts_of_process(failure), **fields},
+    )
+
+
+def refused(planned: PlannedCell) -> Record | None:
+    """Return the record of a cell that makes no sense, and ends without a process, or None for any other cell."""
+    status, reason = refusal(planned.cell)
+    return record_of(planned, status, reason=reason) if reason else None
 
 
 def facts_of_backend(cell: Cell) -> dict[str, str]:
@@ -369,10 +376,9 @@ def tail_of(log: Path) -> str:
 def not_reached(planned: PlannedCell, reason: str) -> Record:
     """Return the record of a cell that the run did not reach. One that cannot run here is no such cell: more time
     would not measure it."""
-    status = Status.NOT_REACHED
     if unlikely := why_unlikely_to_run(planned.cell):
-        status, reason = Status.UNAVAILABLE, unlikely
-    return Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned))
+        return record_of(planned, Status.UNAVAILABLE, reason=unlikely)
+    return record_of(planned, Status.NOT_REACHED, reason=reason)
 
 
 def no_time_for(planned: PlannedCell, lack: str) -> Record:

@@ -12,10 +12,10 @@ from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.build_folder import folders_of
 from bakeoff.measuring.controller.cell_record import (
     MetricsSetup,
-    common_fields,
-    facts_of_process,
     no_time_for,
     products_of,
+    record_of,
+    refused,
     with_roofline,
 )
 from bakeoff.measuring.controller.cell_run import CellRun
@@ -24,9 +24,9 @@ from bakeoff.measuring.controller.rounds import most_further
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.cores import SPARE_CORES
 from bakeoff.measuring.messages import EagerCall, Evaluation
-from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.time_plan import MAX_CEILINGS_S, USUAL_CEILINGS_S, PlanStep, likely_to_run
-from bakeoff.records.schema import Cell, Memory, Record, Status, Work
+from bakeoff.records.schema import Cell, Memory, Status, Work
 from bakeoff.records.store import Store, UnfinishedContest
 from bakeoff.records.text import counted, listed
 
@@ -36,9 +36,8 @@ NO_TIME_FOR_CEILINGS = "--budget left no time to measure the machine's ceilings"
 def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
     sensible = []
     for planned in pending:
-        status, reason = refusal(planned.cell)
-        if reason:  # it makes no sense, and ends here without a process
-            run.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
+        if record := refused(planned):
+            run.end(record)
         else:
             sensible.append(planned)
     likely = likely_to_run(planned.cell for planned in sensible)
@@ -198,7 +197,7 @@ def _leave_out(
         if planned.cell.id in left_out:
             _, why = left_out[planned.cell.id]
             # They get their records now, so that a resumed run does not build them.
-            run.end(Record(cell=planned.cell, status=Status.LEFT_OUT, reason=why, **common_fields(planned)))
+            run.end(record_of(planned, Status.LEFT_OUT, reason=why))
             run.time_plan.dropped(planned.cell.label)
     return [(cell_run, left_out[cell_run.cell.id][0]) for cell_run in cell_runs if cell_run.cell.id in left_out]
 
@@ -230,7 +229,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
         return
     elsewhere = error.failure.but(text=f"{error.what}: see {first.cell.label}", place="", log="")
     for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
-        run.end(Record(cell=planned.cell, status=error.status, **facts_of_process(failure), **common_fields(planned)))
+        run.end(record_of(planned, error.status, failure))
 
 
 SHORT_CALL_MS = 1.0

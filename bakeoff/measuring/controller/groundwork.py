@@ -4,10 +4,9 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from bakeoff.measuring import messages
-from bakeoff.measuring.controller.cell_record import cause_of_death, facts_of_process, products_of, tail_of
+from bakeoff.measuring.controller.cell_record import cause_of_death, products_of, tail_of
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.variables import own_digests
@@ -40,10 +39,9 @@ class NoReference(Exception):
         self.status = status
         self.what = what
 
-    def facts_without_log(self) -> dict[str, Any]:
-        """Return fields of a record whose log is deleted with the run's folder: its end, and not its path."""
-        log_tail = tail_of(Path(self.failure.log)) if self.failure.log else ""
-        return {**facts_of_process(self.failure.but(log="")), "log_tail": log_tail}
+    @property
+    def log_tail(self) -> str:
+        return tail_of(Path(self.failure.log)) if self.failure.log else ""
 
 
 def reference(
