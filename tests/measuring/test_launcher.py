@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bakeoff.measuring import messages
-from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher, Launchers, SpawnLauncher
+from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher, Launchers
 from bakeoff.measuring.controller.server_process import CannotPreload
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, Started, Worker, WorkerEnded
 from bakeoff.models.base import Inputs
@@ -40,7 +40,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
         del os.environ["NVIDIA_TF32_OVERRIDE"]
 
 
-SPAWNED = pytest.param(SpawnLauncher, marks=pytest.mark.slow)
+SPAWNED = pytest.param(Launcher, marks=pytest.mark.slow)
 by_either = pytest.mark.parametrize("launcher", [ForkLauncher, SPAWNED], indirect=True, scope="module")
 """For what depends on how a process is started. The rest is tested with forks, which cost less."""
 
@@ -127,7 +127,7 @@ def test_only_the_first_process_reports_where_it_ran(
 
 @pytest.mark.parametrize(
     ("launcher", "crashes"),
-    [(ForkLauncher, False), (ForkLauncher, True), pytest.param(SpawnLauncher, True, marks=pytest.mark.slow)],
+    [(ForkLauncher, False), (ForkLauncher, True), pytest.param(Launcher, True, marks=pytest.mark.slow)],
     indirect=["launcher"],
     scope="module",
 )
@@ -177,7 +177,7 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
 
 @pytest.mark.slow
 def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Path, tmp_path: Path) -> None:
-    with SpawnLauncher() as launcher:
+    with Launcher() as launcher:
         worker = start(launcher, "hang", reference, tmp_path)
         until(worker, messages.PhaseBegun)
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == "zombie"
@@ -188,7 +188,7 @@ def test_a_worker_that_leads_no_group_yet_can_be_ended(tmp_path: Path) -> None:
     """A worker that was forked a moment ago is such a process. Its end was waited for without limit once."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
 
-    class Young(SpawnLauncher):
+    class Young(Launcher):
         def _start(self, *_: object) -> Started:
             return process.pid, lambda seconds: process.wait(seconds) if seconds else process.poll()
 
@@ -204,7 +204,7 @@ def test_a_worker_that_does_not_die_is_reported_and_not_waited_for_again(tmp_pat
     """A driver or a file system may hold a process that was killed."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 
-    class Holding(SpawnLauncher):
+    class Holding(Launcher):
         def _start(self, *_: object) -> Started:
             return process.pid, lambda seconds: None
 
@@ -628,7 +628,7 @@ def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_
         worker.end()
         return taken
 
-    with ForkLauncher() as fork, SpawnLauncher() as spawn:
+    with ForkLauncher() as fork, Launcher() as spawn:
         assert min(seconds(fork) for _ in range(3)) < 0.3 * seconds(spawn)
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import Pipe
@@ -52,16 +51,18 @@ MOST_BRANCHES = 5
 """Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
 
 
-class Launcher(ABC):
-    """Starts workers. It is a context manager: leaving it ends all of them and removes their folders."""
+class Launcher:
+    """Starts workers as fresh interpreters. It is a context manager: leaving it ends all of them and removes their
+    folders."""
 
-    start_method: str
-    is_per_epoch: bool
+    start_method = "spawn"
+    is_per_epoch = False
     """Each epoch needs a launcher of its own."""
 
-    def __init__(self, temporary: Path | None = None) -> None:
+    def __init__(self, python: str = sys.executable, temporary: Path | None = None) -> None:
         """`temporary` is a folder for temporary files, by default a new one."""
         self.temporary = temporary or new_folder()
+        self._python = command_of(python)
         self._workers: list[Worker] = []
 
     def start(self, job: Job, log: Path, workspace: Path | None = None, imports: Sequence[str] = ()) -> Worker:
@@ -103,22 +104,25 @@ class Launcher(ABC):
                     stack.callback(worker.end)
 
     @property
-    @abstractmethod
     def note(self) -> str:
         """What a reader of the report should know of how workers were started."""
+        return (
+            "every cell ran in processes spawned as fresh interpreters, each of which pays for `import torch`; if such "
+            "a run is killed, what its processes started stays behind"
+        )
 
     @property
     def branch_note(self) -> str:
         """What a reader should know of workers that come from a branch, or nothing."""
         return ""
 
-    def begin_close(self) -> None:  # noqa: B027 - only some have a server
+    def begin_close(self) -> None:
         """Have its server leave if no worker is alive, and do not wait. None can be started after it."""
 
-    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
 
-    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
         """Import `modules` for the workers that ask for them, and for no others. This does not wait."""
 
     @property
@@ -126,17 +130,35 @@ class Launcher(ABC):
         """True when a worker can be started without waiting."""
         return True
 
-    def await_serving(self) -> None:  # noqa: B027 - only some have a server to wait for
+    def await_serving(self) -> None:
         """Wait until workers can be started. Raises CannotPreload or BakeoffError where that does not come."""
 
-    def await_branch(self) -> None:  # noqa: B027 - only some have one
+    def await_branch(self) -> None:
         """Wait until workers can be started in the branch, or until it has failed."""
 
-    @abstractmethod
     def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
         """Start the process, and hand it `assignment` and its end of the pipe, `theirs`."""
+        start = partial(
+            subprocess.Popen[bytes],
+            [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={**allowed_variables(os.environ), isolation.MARK: assignment.mark},
+        )
+        if sys.platform == "win32":
+            os.set_handle_inheritable(theirs.fileno(), True)
+            process = start(close_fds=False)
+        else:
+            process = start(pass_fds=[theirs.fileno()], start_new_session=True)
+        messages.send(ours, assignment)
 
-    def _close(self) -> None:  # noqa: B027 - only some have a server to end
+        def status_within(seconds: float) -> int | None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            return process.returncode
+
+        return process.pid, status_within
+
+    def _close(self) -> None:
         """End what outlives the workers."""
 
 
@@ -297,7 +319,7 @@ def create_launcher(start_method: StartMethod, python: str = sys.executable) -> 
     `forkserver` cannot."""
     if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
         discard_early()
-        return SpawnLauncher(python)
+        return Launcher(python)
     if not CAN_FORK:
         raise BakeoffError(f"--start-method forkserver needs Linux, and this is {sys.platform}: use spawn")
     return ForkLauncher(command_of(python))
@@ -316,7 +338,7 @@ class ForkLauncher(Launcher):
         max_close_s: float = MAX_CLOSE_S,
     ) -> None:
         self._started = take_or_start(python or command_of(sys.executable))
-        super().__init__(self._started.temporary)
+        super().__init__(temporary=self._started.temporary)
         self._max_close_s = max_close_s
         self._control = Connection(self._started.control.detach())
         self._server = ForkServer(self._control, Serving, max_preload_s, self._how_it_ended)
@@ -409,40 +431,3 @@ class ForkLauncher(Launcher):
         max_close_s = self._max_close_s if self._server.is_serving else 0.0
         self._control.close()
         self._started.end(max_close_s)
-
-
-class SpawnLauncher(Launcher):
-    start_method = "spawn"
-    is_per_epoch = False
-
-    def __init__(self, python: str = sys.executable) -> None:
-        super().__init__()
-        self._python = command_of(python)
-
-    @property
-    def note(self) -> str:
-        return (
-            "every cell ran in processes spawned as fresh interpreters, each of which pays for `import torch`; if such "
-            "a run is killed, what its processes started stays behind"
-        )
-
-    def _start(self, assignment: Assignment, imports: Sequence[str], ours: Connection, theirs: Connection) -> Started:
-        start = partial(
-            subprocess.Popen[bytes],
-            [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            env={**allowed_variables(os.environ), isolation.MARK: assignment.mark},
-        )
-        if sys.platform == "win32":
-            os.set_handle_inheritable(theirs.fileno(), True)
-            process = start(close_fds=False)
-        else:
-            process = start(pass_fds=[theirs.fileno()], start_new_session=True)
-        messages.send(ours, assignment)
-
-        def status_within(seconds: float) -> int | None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-            return process.returncode
-
-        return process.pid, status_within
