@@ -212,7 +212,11 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
 
 def _go_on_in(prepared: Prepared, store: Store) -> None:
     """Note what has changed since the run was interrupted, and forget what cannot be gone on with."""
-    _note_resumption(store)
+    if not is_complete(store):
+        anew = ", and processes that were unfinished were measured anew" if store.has_unfinished_processes() else ""
+        now = datetime.now(UTC)
+        store.was_resumed(now.isoformat(timespec="seconds"))
+        store.note(f"resumed at {now:%Y-%m-%d %H:%M:%S} UTC: what was missing was measured from then on{anew}")
     before, captured, contests = store.environment(), prepared.environment, prepared.contests
     if captured is None:
         return
@@ -228,15 +232,6 @@ def _go_on_in(prepared: Prepared, store: Store) -> None:
         have_ended = {store.has(planned.cell.id) for planned in contest.cells}
         if have_ended == {True, False} and not store.unfinished(contest.id):
             store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
-
-
-def _note_resumption(store: Store) -> None:
-    """Note when a run goes on that lacks something."""
-    if not is_complete(store):
-        anew = ", and processes that were unfinished were measured anew" if store.has_unfinished_processes() else ""
-        now = datetime.now(UTC)
-        store.was_resumed(now.isoformat(timespec="seconds"))
-        store.note(f"resumed at {now:%Y-%m-%d %H:%M:%S} UTC: what was missing was measured from then on{anew}")
 
 
 def places_here(request: Request) -> list[Place]:

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
-from bakeoff.records.conditions import Conditions
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.grouping import grouped
@@ -252,25 +251,20 @@ def answer_for(records: Sequence[Record], planted: float, ends_s: Sequence[float
 def with_slowdown(records: Sequence[Record], factor: float, first: str = FIRST) -> list[Record]:
     """Return the records with the calls of the second copy, which is another backend, `factor` times as long."""
     return [
-        record if record.cell.backend == first else _with_bursts(record, _multiplied(record.bursts, factor))
+        record
+        if record.cell.backend == first
+        else _with_bursts(record, [_slowed(each, factor) for each in record.bursts])
         for record in records
     ]
 
 
-def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
-    return [
-        burst.but(
-            samples_ns=[round(sample * factor) for sample in burst.samples_ns],
-            conditions=burst.conditions and _slowed_conditions(burst.conditions, factor),
+def _slowed(burst: Burst, factor: float) -> Burst:
+    samples_ns, seen = [round(sample * factor) for sample in burst.samples_ns], burst.conditions
+    if seen:  # it has latencies that stand for the burst, too
+        seen = seen.but(
+            quiet_ms=seen.quiet_ms and seen.quiet_ms * factor, given_ms=seen.given_ms and seen.given_ms * factor
         )
-        for burst in bursts
-    ]
-
-
-def _slowed_conditions(conditions: Conditions, factor: float) -> Conditions:
-    """Return the conditions with the latencies that stand for a burst which waited `factor` times as long, too."""
-    times_ms = {name: getattr(conditions, name) for name in ("quiet_ms", "given_ms")}
-    return conditions.but(**{name: ms and ms * factor for name, ms in times_ms.items()})
+    return burst.but(samples_ns=samples_ns, conditions=seen)
 
 
 def _first_processes(record: Record, count: int) -> Record:

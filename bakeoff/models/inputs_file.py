@@ -22,6 +22,7 @@ from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.precision import Precision
+from bakeoff.records.schema import RecordedSize
 
 CALL = "call"
 """The dimension that names a size in the file."""
@@ -39,7 +40,7 @@ class WithInputs(Family):
             raise UsageError(f"{family.name} has a dimension '{CALL}', which names the size with --inputs: rename it")
         self.name, self.description, self.imports = family.name, family.description, family.imports
         self.products, self.may_convolve = family.products, family.may_convolve
-        self.file = Path(file).expanduser()
+        self._written, self.file = file, Path(file).expanduser()
         self.sizes = table_of(self.file)
         labels = tuple(size.label for size in self.with_values)
         self.dimensions = {CALL: Dimension(labels[0], "a size in the file of inputs", choices=labels)}
@@ -50,9 +51,10 @@ class WithInputs(Family):
     def with_values(self) -> list[SizeInFile]:
         return [size for size in self.sizes if size.kept]
 
-    def calls_of(self, dimensions: Sizes) -> tuple[int, int]:
+    def size_of(self, dimensions: Sizes) -> RecordedSize:
         counts = {size.label: size.count for size in self.sizes}
-        return counts[str(dimensions[CALL])], sum(counts.values())
+        calls = counts[str(dimensions[CALL])]
+        return RecordedSize(file=self._written, calls=calls, of_calls=sum(counts.values()))
 
     def precision_reason(self, precision: Precision) -> str:
         return self._family.precision_reason(precision)

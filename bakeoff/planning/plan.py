@@ -13,14 +13,13 @@ from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.judging.ranking import BASELINE, order_of_precisions
-from bakeoff.models.base import Sizes
 from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import BEST, best_modes, expand_backends
 from bakeoff.planning.places import devices_of_cells
 from bakeoff.planning.request import Malloc, Names, Request, options_of, tasks_of
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
-from bakeoff.records.schema import DEVICE, INFERENCE, Cell, RecordedSize, Status
+from bakeoff.records.schema import DEVICE, INFERENCE, Cell, Status
 from bakeoff.records.text import counted
 
 
@@ -106,7 +105,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     precision=precision,
                     seed=request.seed,
                     backend=BASELINE,
-                    recorded=_recorded(recorded, request.inputs, dimensions) if recorded else None,
+                    recorded=recorded.size_of(dimensions) if recorded else None,
                     compared=compared,
                     cold_cache=request.cold_cache,
                     inputs_from=request.inputs_from if device.is_cuda else DEVICE,
@@ -129,11 +128,6 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     if dynamic and not (loaded and loaded.mode(mode).any_size):
                         one_build = cell.but(dynamic=dynamic)
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
-
-
-def _recorded(family: WithInputs, file: str, dimensions: Sizes) -> RecordedSize:
-    calls, of_calls = family.calls_of(dimensions)
-    return RecordedSize(file=file, calls=calls, of_calls=of_calls)
 
 
 def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:

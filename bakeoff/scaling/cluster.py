@@ -12,10 +12,10 @@ import platform
 import re
 import socket
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from bakeoff.judging.environment_changes import within_run
 from bakeoff.measuring.controller import environment
@@ -161,13 +161,15 @@ class Cluster:
 
     def require_own_variables(self, recorded: Mapping[str, str]) -> None:
         """Raise UsageError where a node's variables are not those that the models' files have read in this run."""
-        probe = self._ray.remote(num_cpus=0, max_retries=0)(other_variables)
-        answers = {
-            node_id: probe.options(label_selector={NODE_ID: node_id}).remote(recorded) for node_id in self._alive()
-        }
-        for node_id, answer in answers.items():
-            if said := self._ray.get(answer):
+        for node_id, said in self._answers(self._alive(), other_variables, recorded).items():
+            if said:
                 raise UsageError(f"node {node_id[:8]} of the cluster: {said}")
+
+    def _answers(self, nodes: Iterable[str], function: Callable[..., str], *arguments: object) -> dict[str, str]:
+        """Return what a function says on each of these nodes."""
+        task = self._ray.remote(num_cpus=0, max_retries=0)(function)
+        asked = {node_id: task.options(label_selector={NODE_ID: node_id}).remote(*arguments) for node_id in nodes}
+        return {node_id: self._ray.get(answer) for node_id, answer in asked.items()}
 
     def _home(self, store: Store) -> Any:
         here = self._ray.get_runtime_context().get_node_id()
@@ -184,15 +186,13 @@ class Cluster:
 
     def _nodes(self, device: Device) -> list[Node]:
         """Return the nodes that can measure on this device, each with its hardware as a task there has found it."""
-        probe = self._ray.remote(num_cpus=0, max_retries=0)(hardware)
         wanted = "GPU" if device.is_cuda else "CPU"
         able = {node_id: resources for node_id, resources in self._alive().items() if resources.get(wanted)}
-        probes = {node_id: probe.options(label_selector={NODE_ID: node_id}).remote() for node_id in able}
         nodes = []
-        for node_id, resources in able.items():
+        for node_id, said in self._answers(able, hardware).items():
+            resources = able[node_id]
             gpus = int(resources.get("GPU", 0)) if device.is_cuda else 0
-            kind = ", ".join([cast(str, self._ray.get(probes[node_id])), *own_resources(resources)])
-            nodes.append(Node(node_id, resources.get("CPU", 0), gpus, kind))
+            nodes.append(Node(node_id, resources.get("CPU", 0), gpus, ", ".join([said, *own_resources(resources)])))
         return nodes
 
 
@@ -252,18 +252,15 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, st
                     controller.reply()
                     controller.end()
                     return pack(store, [*SENT_HOME, "notes.txt"])
-                ray.get(home.receive.remote(contest.id, place.name, message, _built_for(message, store)))
+                record = message.record if isinstance(message, ProgressEvent) else None
+                built = pack(store, [record.artifact]) if record and record.artifact else None
+                ray.get(home.receive.remote(contest.id, place.name, message, built))
                 has_begun = isinstance(message, ControllerStarted)
                 controller.reply(MeasureContest(contest, store.root) if has_begun else None)
             how = controller.ending()
         if not is_shared:
             how += f"; {place.name} has no folder {started_in}, so files of your own are not found there"
         raise ControllerDied(f"the process that directs its contest ended at {place.name} ({how})")
-
-
-def _built_for(message: Message, store: Store) -> bytes | None:
-    record = message.record if isinstance(message, ProgressEvent) else None
-    return pack(store, [record.artifact]) if record and record.artifact else None
 
 
 def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> Place:

@@ -63,7 +63,7 @@ def emulate_quantisation(
             for one in sets:
                 module(*one.args, **one.kwargs)
         with _replaced(
-            lambda weight, channel: _to_int8(weight, _peak(weight, channel)),
+            _to_int8_per_channel,
             lambda fed, weight: _to_int8(fed, peaks[id(weight)]),
             kept=kept,
         ):
