@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bakeoff.judging.constraints import OF_STARTS, QUANTITIES
@@ -60,8 +61,8 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         csv_field("backend", lambda row: row.cell.backend),
         csv_field("mode", lambda row: row.cell.mode),
         csv_field("dynamic", lambda row: _span(row.cell)),
-        *_latency(),
-        *_throughput(),
+        *_in_details("Latency", _latency()),
+        *_in_details("Beside the latency", _throughput()),
         *_floor(),
         *_speed(contests),
         Column("over its own build", _OVER_OWN_BUILD(lambda it: it.value), "x",
@@ -71,10 +72,10 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         csv_field("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None),
         *_memory(records),
         *(csv_field(name, partial(_start, name=name)) for name in OF_STARTS),  # the report has a table of its own
-        *_beside(),
+        *_in_details("Beside the latency", _beside()),
         *_metrics(contests),
-        *_accuracy(),
-        *_placement(contests),
+        *_in_details("Accuracy", _accuracy()),
+        *_in_details("Placement", _placement(contests)),
         STATUS,
         csv_field("died_in", lambda row: row.record.died_in),
         csv_field("signal", lambda row: row.record.signal),
@@ -135,6 +136,10 @@ STATUS = Column[CellJudgement](
 )
 
 
+def _in_details(group: str, columns: Sequence[Column[CellJudgement]]) -> list[Column[CellJudgement]]:
+    return [replace(column, details=group) for column in columns]
+
+
 def _dimension(row: CellJudgement, name: str) -> int | str | None:
     return row.cell.dimensions.get(name)
 
@@ -144,8 +149,6 @@ def _start(row: CellJudgement, name: str) -> float | None:
 
 
 def _latency() -> list[Column[CellJudgement]]:
-    group = "Latency"
-
     def percentile(
         heading: str, csv: str, read: Callable[[schema.Latency], float | None], surfaces: Surface = Surface.NONE
     ) -> Column[CellJudgement]:
@@ -155,25 +158,24 @@ def _latency() -> list[Column[CellJudgement]]:
             missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
             return missing if (percentile_ms := value(row)) is None else number_format.milliseconds(percentile_ms)
 
-        return Column(heading, value, "ms", text=text, surfaces=surfaces, details=group, csv=csv)
+        return Column(heading, value, "ms", text=text, surfaces=surfaces, csv=csv)
 
     return [
         Column("median latency", _LATENCY(lambda it: it.median_ms), "ms",
                interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
-               details=group, csv="median_ms", csv_interval="median_ci95_{}_ms"),
-        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", details=group, csv="mean_ms"),
-        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", details=group, csv="std_ms"),
-        Column("least", _LATENCY(lambda it: it.min_ms), "ms", details=group, csv="min_ms"),
+               csv="median_ms", csv_interval="median_ci95_{}_ms"),
+        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", csv="mean_ms"),
+        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", csv="std_ms"),
+        Column("least", _LATENCY(lambda it: it.min_ms), "ms", csv="min_ms"),
         percentile("p90", "p90_ms", lambda latency: latency.p90_ms),
         percentile("p95", "p95_ms", lambda latency: latency.p95_ms),
         percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Surface.MARKDOWN | Surface.PAGE),
         percentile("p99.9", "p999_ms", lambda latency: latency.p999_ms),
-        Column("calls", _LATENCY(lambda it: it.calls), write=number_format.count, details=group, csv="calls"),
+        Column("calls", _LATENCY(lambda it: it.calls), write=number_format.count, csv="calls"),
     ]  # fmt: skip
 
 
 def _throughput() -> list[Column[CellJudgement]]:
-    group = "Beside the latency"
     calls_per_s = _THROUGHPUT(lambda it: it.calls_per_s)
     ends_per_s = _THROUGHPUT(lambda it: it.range_per_s)
 
@@ -190,11 +192,11 @@ def _throughput() -> list[Column[CellJudgement]]:
 
     return [
         Column("throughput", calls_per_s, "calls/s", text=text_of(calls_per_s),
-               surfaces=Surface.ALL, terminal_heading="calls/s", spare=6, details=group, csv="throughput_calls_per_s"),
+               surfaces=Surface.ALL, terminal_heading="calls/s", spare=6, csv="throughput_calls_per_s"),
         Column("throughput", samples_per_s, "samples/s", text=text_of(samples_per_s), surfaces=~Surface.SHORT,
-               terminal_heading="samples/s", spare=8, details=group, csv="throughput_samples_per_s"),
+               terminal_heading="samples/s", spare=8, csv="throughput_samples_per_s"),
         Column("slowest and fastest block", _THROUGHPUT(lambda it: it.range_per_s.low if it.range_per_s else None),
-               "calls/s", text=of_blocks, details=group),
+               "calls/s", text=of_blocks),
     ]  # fmt: skip
 
 
@@ -254,17 +256,14 @@ def _energy(row: CellJudgement) -> str:
 
 
 def _beside() -> list[Column[CellJudgement]]:
-    group = "Beside the latency"
     return [
-        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", details=group, csv="device_median_ms"),
-        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", note=_kernels,
-               details=group, csv="gpu_busy_ms"),
+        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", csv="device_median_ms"),
+        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", note=_kernels, csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                interval=_ENERGY(lambda it: it.ci95 if it.resolved_j is not None else None), note=_energy,
-               surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="joules_per_call",
-               csv_interval="joules_per_call_ci95_{}"),
-        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", note=_warm_up, details=group),
-        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", details=group),
+               surfaces=Surface.MARKDOWN | Surface.PAGE, csv="joules_per_call", csv_interval="joules_per_call_ci95_{}"),
+        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", note=_warm_up),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s"),
     ]  # fmt: skip
 
 
@@ -347,8 +346,6 @@ def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
 
 
 def _accuracy() -> list[Column[CellJudgement]]:
-    group = "Accuracy"
-
     def is_bad(row: CellJudgement) -> bool:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
@@ -366,18 +363,15 @@ def _accuracy() -> list[Column[CellJudgement]]:
 
     return [
         Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule, is_bad=is_bad,
-               surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", details=group, csv="relative_rmse"),
-        Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, details=group, csv="accuracy_rule"),
-        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, details=group, csv="rmse"),
-        Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error,
-               details=group, csv="eager_rmse"),
-        Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=number_format.error,
-               details=group),
+               surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", csv="relative_rmse"),
+        Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, csv="accuracy_rule"),
+        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, csv="rmse"),
+        Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error, csv="eager_rmse"),
+        Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=number_format.error),
         Column("error, as a multiple of its limit", _ACCURACY(lambda it: it.times_limit), write=spell_times,
-               details=group, csv="times_limit"),
-        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error,
-               details=group, csv="max_abs_error"),
-        Column("tolerances", _ACCURACY(lambda it: f"relative {it.rtol:g}, absolute {it.atol:g}"), details=group),
+               csv="times_limit"),
+        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error, csv="max_abs_error"),
+        Column("tolerances", _ACCURACY(lambda it: f"relative {it.rtol:g}, absolute {it.atol:g}")),
     ]  # fmt: skip
 
 
@@ -438,8 +432,6 @@ def _flips(metric: MetricJudgement) -> str:
 
 
 def _placement(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
-    group = "Placement"
-
     def joined(read: Callable[[schema.Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
         return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
 
@@ -464,11 +456,11 @@ def _placement(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         surfaces |= Surface.SHORT  # a fallback is called a fallback everywhere
     return [
         Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
-               is_bad=is_bad, is_text=True, surfaces=surfaces, details=group, csv="placement"),
-        Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
+               is_bad=is_bad, is_text=True, surfaces=surfaces, csv="placement"),
+        Column("engines", as_json(lambda found: found.engines), csv="engines",
                text=joined(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
-        Column("elsewhere", joined(lambda found: found.fallbacks), csv="fallbacks", details=group),
-        Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
+        Column("elsewhere", joined(lambda found: found.fallbacks), csv="fallbacks"),
+        Column("time", as_json(lambda found: found.time_share), csv="time_share",
                text=joined(lambda found: number_format.time_shares(found.time_share))),
-        Column("read from", joined(lambda found: found.evidence), details=group),
+        Column("read from", joined(lambda found: found.evidence)),
     ]  # fmt: skip

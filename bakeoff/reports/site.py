@@ -67,7 +67,7 @@ COLUMNS = [
     Column[IndexRow]("speed-up", lambda row: gain(row.contest.answer)),
     SURE,
     Column[IndexRow]("on", lambda row: row.run.day, is_text=True),
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)

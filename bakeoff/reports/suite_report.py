@@ -166,7 +166,7 @@ def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
         *map(_map_column, suite.labels),
         Column("best", lambda contest: named(contest.answer), write=one_line, is_text=True),
         Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)
