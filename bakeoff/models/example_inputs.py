@@ -15,6 +15,7 @@ from bakeoff.models.unwrapping import (
     form_by_mode,
     form_by_types,
     mixes_types,
+    real_types,
     require_weights,
     training_layers,
     with_modes,
@@ -46,7 +47,9 @@ def with_own_inputs(
         bolder = None if len(calls) > 1 else partial(input_sets, sets[0])
     training = training_layers(module)
     module = with_modes(module).to("cpu").eval()
-    forms = (*form_by_types(module), *form_by_mode(training))
+    of_weights, of_inputs = real_types(module.parameters()), real_types(pytree.tree_leaves(example))
+    forms = (*form_by_types("weights", of_weights), *form_by_types("inputs", of_inputs - of_weights))
+    forms += form_by_mode(training)
     module = module if mixes_types(module) else module.float()
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):

@@ -55,19 +55,19 @@ def with_modes(module: nn.Module) -> nn.Module:
 
 
 def mixes_types(module: nn.Module) -> bool:
-    return len(_types_of(module)) > 1
+    return len(real_types(module.parameters())) > 1
 
 
-def _types_of(module: nn.Module) -> set[torch.dtype]:
-    return {weight.dtype for weight in module.parameters() if weight.dtype.is_floating_point}
+def real_types(values: Iterable[object]) -> set[torch.dtype]:
+    return {value.dtype for value in values if isinstance(value, torch.Tensor) and value.dtype.is_floating_point}
 
 
-def form_by_types(module: nn.Module) -> tuple[str, ...]:
-    """Return what is said of a module that was given with weights in other types than float32, or nothing."""
-    names = sorted(str(kind).removeprefix("torch.") for kind in _types_of(module))
-    if not names or names == ["float32"]:
+def form_by_types(what: str, types: set[torch.dtype]) -> tuple[str, ...]:
+    """Return what is said of weights or inputs that were given in other types than float32, or nothing."""
+    names = sorted(str(kind).removeprefix("torch.") for kind in types)
+    if not types - {torch.float32}:
         return ()
-    return (f"came with weights in {' and '.join(names)}: each cell casts them to its own precision",)
+    return (f"came with {what} in {' and '.join(names)}: each cell casts them to its own precision",)
 
 
 def training_layers(module: nn.Module) -> list[nn.Module]:

@@ -185,7 +185,7 @@ def _unwritten(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> tuple
     return tuple(
         name
         for name, own, with_nan, with_one in zip(labels(first), first, *answers, strict=False)
-        if _count_nan(with_nan) > _count_nan(own) and not are_alike((own,), (with_one,))
+        if with_nan.isnan().sum() > own.isnan().sum() and not are_alike((own,), (with_one,))
     )
 
 
@@ -193,10 +193,6 @@ def _with_unwritten(value: float, module: nn.Module, inputs: Inputs) -> Outputs:
     with may_fail(), FillUnwritten(value):
         return owned(call(module, copied(inputs)))
     return owned(call(module, copied(inputs)))
-
-
-def _count_nan(tensor: torch.Tensor) -> int:
-    return int(tensor.isnan().sum()) if is_inexact(tensor) else 0
 
 
 def _time_that_decides(stage: ReplayableModule, inputs: Inputs) -> float | None:

@@ -398,17 +398,14 @@ def jumps(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     return is_stepping or becomes_whole or func.name().endswith("::nms")
 
 
-PUTTING = frozenset({aten.index_put, aten._unsafe_index_put, aten._index_put_impl})
-SCATTERING = {aten.scatter.src, aten.index_copy.default}
-"""Operators that write values to places. Where several go to one place, any of them may stay."""
-
-
 def writes_in_any_order(func: Any, args: tuple[Any, ...], found: Any) -> bool:
-    """Return True for an operator that would have written other values if it had begun with the last ones."""
+    """Return True for an operator that would have written other values if it had begun with the last ones: of several
+    for one place, any may stay."""
     func = out_of_place(func)
-    if func.overloadpacket in PUTTING and not any(each is True for each in args[3:]):
+    puts = func.overloadpacket in (aten.index_put, aten._unsafe_index_put, aten._index_put_impl)
+    if puts and not any(each is True for each in args[3:]):
         return _puts_in_any_order(args[1], _bits(args[2]), _bits(found))
-    if func in SCATTERING:
+    if func in (aten.scatter.src, aten.index_copy.default):
         _, dimension, index, values = args
         values, found = _bits(values), _bits(found)
         if index.dim() == values.dim():

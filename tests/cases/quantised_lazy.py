@@ -41,3 +41,8 @@ class Narrow(nn.Module):
 def narrow(batch: int = 8):
     """It answers in types that torch does not compare."""
     return Narrow(), torch.randn(batch, 16)
+
+
+def double_inputs(batch: int = 8):
+    """Only the inputs are in float64."""
+    return net(), torch.randn(batch, 64, dtype=torch.float64)

@@ -17,7 +17,7 @@ from torch import nn
 
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
-from bakeoff.models.example_inputs import MAX_CALLS
+from bakeoff.models.example_inputs import MAX_CALLS, with_own_inputs
 from bakeoff.models.source_code import big_libraries_of
 from bakeoff.models.unwrapping import MAKES_LAYERS, completed, form_by_mode, training_layers
 from bakeoff.models.user import UserModel
@@ -478,6 +478,22 @@ def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> 
     layers[2].train()  # this layer alone, as for dropout at test time
     assert training_layers(layers) == [layers[2]]
     assert training_layers(layers.eval()) == training_layers(nn.Linear(4, 4).train()) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "given", "told"),
+    [
+        (torch.float32, torch.float32, []),
+        (torch.float16, torch.float16, ["weights in float16"]),
+        (torch.float32, torch.float64, ["inputs in float64"]),
+        (torch.bfloat16, torch.float32, ["weights in bfloat16"]),
+    ],
+)
+def test_the_types_in_which_weights_and_inputs_came_are_told(
+    weights: torch.dtype, given: torch.dtype, told: list[str]
+) -> None:
+    found = with_own_inputs("it", nn.Linear(4, 4).to(weights), {"input": torch.ones(2, 4, dtype=given)}).forms
+    assert found == tuple(f"came with {what}: each cell casts them to its own precision" for what in told)
 
 
 STAGES = """

@@ -25,7 +25,7 @@ from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import caches_in_place
 from bakeoff.models.input_sets import MASKS, NOISE, PAIRS, SCALES, WHOLES, ZEROS, is_strided
-from bakeoff.models.unwrapping import form_by_types
+from bakeoff.models.unwrapping import form_by_types, real_types
 from bakeoff.records.device import CPU
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import DECODE, INFERENCE, Cell, Work
@@ -131,7 +131,9 @@ def as_it_is(subject: Subject, inputs: Path | None = None, wants_fingerprint: bo
         work, uncounted = count_work(model, module, sets, cell.precision, training)
         found = replace(found, work=work, uncounted=uncounted)
     keeps_types = subject.traits.keeps_types
-    untrue = form_by_types(model.module) if keeps_types else ()  # that weights are cast
+    untrue = (
+        form_by_types("weights", real_types(model.module.parameters())) if keeps_types else ()
+    )  # that they are cast
     forms = [form for form in model.forms if form not in untrue]
     changed = {each.name: each for each in (*subject.changed_by_loading, *global_settings.changed_since(before))}
     subject.traits = found.traits.but(
