@@ -160,6 +160,11 @@ class Fit:
         to_slow, to_fast = np.mean(reaches, axis=0).tolist()
         return to_slow, to_fast
 
+    def has_waited_too_long(self, label: str) -> bool:
+        """Return True if waiting for cores may have changed each of the cell's ratios by over a factor of two."""
+        others = self.series.keys() - {label}
+        return bool(others) and all(sum(self._reaches(label, other)) > math.log(MOST_WAITING) for other in others)
+
     def _used_rounds(self, one: str, other: str) -> Iterator[tuple[Turns, Turns, Sequence[tuple[int, int]]]]:
         """Yield the turns of both cells in each process that they shared rounds in, and the rounds that count."""
         ours, theirs = self.series[one], self.series[other]
@@ -306,7 +311,11 @@ def fit(cells: Mapping[str, Series]) -> Fit:
         label: rounded_ms(math.exp(effect + _shared_shift(shifts[overall.components[label]])))
         for label, effect in overall.by_label.items()
     }
-    return Fit(latency_ms, sampled, epochs)
+    by_ratios = Fit(latency_ms, sampled, epochs)
+    # ratios that waiting made say nothing of a latency: it would lie below the quickest call, or far above all of them
+    waited = [label for label in sampled if by_ratios.has_waited_too_long(label)]
+    own_ms = {label: rounded_ms(math.exp(float(np.mean(by_ratios.process_logs[label])))) for label in waited}
+    return Fit(latency_ms | own_ms, sampled, epochs)
 
 
 def _error_of_level(series: Series) -> float:

@@ -410,6 +410,19 @@ def test_calls_that_did_not_wait_stand_for_their_rounds(rounds: int, is_rough: b
     assert (sentences.OF_FEW_CALLS in sentences.remarks(contest)) is is_rough
 
 
+def test_a_latency_is_the_cells_own_where_waiting_made_its_ratios() -> None:
+    times_ms = {"onnx": [0.39, 0.21, 0.30, 0.21, 0.22, 0.24], "eager": [0.57, 244.0, 0.34, 39.0, 268.0, 327.0]}
+    records = [
+        ok(cell(name), under(constant(times), wait_share=1.8, **IN_PARALLEL, given_ms=0.0))
+        for name, times in times_ms.items()
+    ]
+    fit = judged(records).contests[0].fit
+    assert all(
+        min(times_ms[label]) <= latency_ms <= max(times_ms[label]) for label, latency_ms in fit.latency_ms.items()
+    )
+    assert fit.latency_ms["onnx"] == pytest.approx(0.23, abs=0.01) and fit.ratio("onnx", "eager").ci95 is None
+
+
 def under_load() -> dict[str, list[Record]]:
     """Return contests under load, and of whole requests and generations."""
     eager, streams = carrying("eager", [400, 402, 401]), {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
