@@ -352,11 +352,6 @@ def test_luminance_is_that_of_the_standard() -> None:
     assert luminance(parse_hex("#ff0000")) == pytest.approx(0.2126)
 
 
-def test_a_label_that_was_not_named_has_no_look() -> None:
-    with pytest.raises(KeyError):
-        palette_of("onnx")("onnx/cuda-graph")
-
-
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_every_title_says_so_far_where_the_run_is_incomplete_and_only_there(is_complete: bool) -> None:
     made = report([*conv_on_cpu(), *mlp_on_cuda(), *strictly_on_cpu()], complete=is_complete)
