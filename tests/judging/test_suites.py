@@ -1,7 +1,5 @@
 """Several contests together: many models, sizes, the two graphs of a generation, and the stages of a request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

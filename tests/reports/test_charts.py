@@ -1,7 +1,5 @@
 """Charts: one description each, painted for the page and for files, with colours and titles that agree with it."""
 
-from __future__ import annotations
-
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
