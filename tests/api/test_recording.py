@@ -34,6 +34,7 @@ from bakeoff.reports.over_sizes import of_mix, why_not
 from bakeoff.reports.run_report import print_report, to_markdown, to_page
 from tests.reports.samples import cell, failed, ok, report, steady
 from tests.support.golden import same_as_golden
+from tests.support.modules import Calling
 
 
 class Scale(nn.Module):
@@ -41,11 +42,6 @@ class Scale(nn.Module):
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return x * 2
-
-
-class Overwriting(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.zero_()
 
 
 def hooks_of(module: nn.Module) -> tuple[int, int]:
@@ -78,7 +74,7 @@ def test_the_table_is_in_the_repr() -> None:
 
 
 def test_values_are_those_before_the_module_writes_into_them() -> None:
-    module, given = Overwriting(), torch.ones(3)
+    module, given = Calling(lambda _, x: x.zero_()), torch.ones(3)
     with bakeoff.record(module) as calls:
         module(given)
     assert given.eq(0).all() and next(iter(calls)).args[0].eq(1).all()

@@ -262,14 +262,10 @@ def test_onnx_without_layers_is_unsupported(tmp_path: Path) -> None:
         static_onnx(source, model.inputs, tmp_path)
 
 
-class PartlyTransposed(MostlyTransposed):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(34, 512)
-
-
 def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="eager", precision="int8"), tmp_path, own(PartlyTransposed())) as one:
+    partly = MostlyTransposed()
+    partly.head = nn.Linear(34, 512)
+    with built(Cell(model="own", backend="eager", precision="int8"), tmp_path, own(partly)) as one:
         told = one.compiled.precision()
     assert told == {"int8 linear layers": 1, "float32 convolution layers": 1}
 

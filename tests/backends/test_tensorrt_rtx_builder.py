@@ -6,8 +6,6 @@ one that runs on our GPUs, 8.6, has none. To run these tests:
     pip install onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0 tensorrt-rtx-cu13-bindings==1.7.1.116
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

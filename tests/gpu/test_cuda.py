@@ -84,7 +84,6 @@ def test_device_memory_and_device_time_are_recorded(everything: Report) -> None:
     for record in everything.records:
         if record.status is Status.OK:
             assert (record.memory.peak_device_bytes or 0) > 100e6  # a CUDA context alone is more
-            assert record.latency is not None
             assert 0 < record.device_time.median_ms < 2 * record.latency.median_ms
 
 

@@ -1,7 +1,5 @@
 """The TensorRT backend on a real TensorRT: types, inputs of all forms, ranges, contexts, profiles and artefacts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

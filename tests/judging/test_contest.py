@@ -3,8 +3,6 @@
 Also who is on the front of all aims, who is surely beaten, and what a ratio allows to say.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What calls cost from either start, and what a contest carried under load, judged from built records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Makes reports for tests: three contests with every status, from seeded samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

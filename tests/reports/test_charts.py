@@ -1,7 +1,5 @@
 """Charts: one description each, painted for the page and for files, with colours and titles that agree with it."""
 
-from __future__ import annotations
-
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
@@ -350,11 +348,6 @@ def test_a_readable_colour_stays_as_it_is() -> None:
 def test_luminance_is_that_of_the_standard() -> None:
     assert (luminance(BLACK), luminance(WHITE)) == (0.0, pytest.approx(1.0))
     assert luminance(parse_hex("#ff0000")) == pytest.approx(0.2126)
-
-
-def test_a_label_that_was_not_named_has_no_look() -> None:
-    with pytest.raises(KeyError):
-        palette_of("onnx")("onnx/cuda-graph")
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

@@ -1,7 +1,5 @@
 """The tables of cells and of sweeps, as Markdown, the page, the terminal and the CSV print them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -3,8 +3,6 @@
 What each case says is held against `golden/first_screen.txt`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `UPDATE_GOLDEN=1 pytest -k as_before tests/reports` writes the files anew: read what `git diff` shows then.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

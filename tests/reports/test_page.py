@@ -1,7 +1,5 @@
 """A report, a comparison and a site as pages, and text from outside, which no output takes for markup."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

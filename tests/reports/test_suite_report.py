@@ -1,7 +1,5 @@
 """What every output says over models, over sizes, and of a contest under load."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

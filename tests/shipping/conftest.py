@@ -1,7 +1,5 @@
 """A run whose builds are exported, and the records and reports that are made up for scripts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run has built becomes a folder that runs without Bakeoff, a program in C++, or Triton's repository."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re

@@ -1,7 +1,5 @@
 """An exported folder computes in a bare process what was measured, to the bit, and holds all that it needs."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """An exported folder is called like the model, and its start is measured, stage by stage, in fresh processes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ from bakeoff.why.worker_parts import Beside, ModelPart, in_float64, source_of
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.shipping.conftest import cell_of, record_of, report_on
+from tests.support.modules import Calling
 from tests.support.printed import printed
 
 
@@ -241,11 +243,8 @@ def test_what_does_not_fail_has_no_script(tmp_path: Path) -> None:
 
 
 def test_a_model_that_fails_in_eager_is_to_blame_itself(tmp_path: Path) -> None:
-    class Wrong(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ torch.zeros(7, 7)
-
-    blame = searched(Wrong(), "eager", tmp_path, looks_for_failure=True)
+    wrong = Calling(lambda _, x: x @ torch.zeros(7, 7))
+    blame = searched(wrong, "eager", tmp_path, looks_for_failure=True)
     assert blame.model_fails and not blame.builds
     assert conclusion(blame).startswith("eager: the model itself fails, so that no backend is to blame: eager: Runtime")
     assert script_sentence(blame, Path("s.py")) == "s.py was not written: the model itself fails."
@@ -393,25 +392,19 @@ def test_a_part_is_written_with_torch_alone() -> None:
         assert torch.equal(model(x, offset)[0], module(x, offset=offset))
 
 
-class Branching(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
+def called_with_ones(function: Callable[..., Any]) -> ModelPart:
+    module = Calling(function)
+    return ModelPart("", "Calling", module, module, Inputs((torch.ones(2).double(),)))
 
 
 def test_what_torch_does_not_export_has_no_source() -> None:
-    part = ModelPart("", "Branching", Branching(), Branching(), Inputs((torch.ones(2).double(),)))
+    part = called_with_ones(lambda _, x: x if x.sum() > 0 else -x)
     assert source_of(part, torch.float32) == ""
 
 
-class Forgetful(nn.Module):
-    def forward(self, x: Tensor) -> None:
-        x + 1
-
-
 def test_a_part_that_returns_nothing_fails_with_what_it_returned() -> None:
-    part = ModelPart("", "Forgetful", Forgetful(), Forgetful(), Inputs((torch.ones(2).double(),)))
     with pytest.raises(TypeError, match="the model returned None"):
-        Beside([part])(torch.ones(2))
+        Beside([called_with_ones(lambda _, x: None)])(torch.ones(2))
 
 
 HALF = 0.5

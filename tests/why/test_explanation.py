@@ -1,7 +1,5 @@
 """`bakeoff explain` profiles cells, sums up by module, and measures what the profile suggests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`bakeoff blame --keep-fp32` names the modules that must stay in float32, and measures the model with them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence
