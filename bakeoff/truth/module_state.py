@@ -75,10 +75,10 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 GENERATOR = "random generator"
 BUFFER = "buffer "
 PARAMETER = "parameter "
+LENGTH = "'s length"
 
 Leaf = tuple[str, Any]
 """A value in comparable form, with the kind of thing that it is."""
-
 
 PutBack = Callable[[], Any]
 """Gives a value the content that it had, and returns it."""
@@ -119,9 +119,6 @@ def some_of_weights(module: nn.Module) -> dict[str, Leaf]:
     }
 
 
-LENGTH = "'s length"
-
-
 def _content(module: nn.Module, copies_weights: bool) -> tuple[dict[str, Leaf], list[PutBack]]:
     """Return every value that a module and the variables of its file hold, by name, and what puts all of them back.
     Without `copies_weights` some values of each weight are watched, and weights are not put back."""
@@ -151,6 +148,7 @@ def _kept_part(part: nn.Module, start: str, seen: set[int], leaves: dict[str, Le
     """Note a module's own buffers and attributes, without those of the modules in it, and return what puts them back
     with its hooks."""
     hooks = [(held, dict(held)) for name in _HOOKS if isinstance(held := vars(part).get(name), dict)]
+    modules = dict(part._modules) if isinstance(part._modules, dict) else {}  # a call may exchange two of them
     buffers = {name: _kept(f"{BUFFER}{start}{name}", buffer, 0, seen, leaves) for name, buffer in part._buffers.items()}
     attributes = {
         name: _kept(f"attribute {start}{name}", value, 0, seen, leaves)
@@ -160,6 +158,8 @@ def _kept_part(part: nn.Module, start: str, seen: set[int], leaves: dict[str, Le
     def put_back() -> None:
         for held, before in hooks:
             _refilled(held, before)
+        for name, module in modules.items():
+            part._modules[name] = module
         for name, buffer in buffers.items():
             part._buffers[name] = buffer()
         for name in [name for name in _plain_attributes(part) if name not in attributes]:

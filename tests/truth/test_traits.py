@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -470,6 +470,24 @@ def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type
     assert understand(model, inputs()).traits.state == (named,)
     (given,) = inputs()[0].tensors()
     assert torch.equal(model(given), given), "the first call counts one again"
+
+
+class Exchanging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.one, self.other = self.other, self.one
+        return cast("torch.Tensor", self.one(x))
+
+
+def test_modules_that_a_call_exchanges_are_state_and_are_put_back() -> None:
+    model = Exchanging()
+    first = model.one
+    traits = understand(model, inputs()).traits
+    assert traits.state == ("parameter one.weight", "parameter other.weight") and not traits.is_random
+    assert model.one is first
 
 
 class Streaming(nn.Module):
