@@ -35,7 +35,6 @@ _KERNEL_TIMES = _of_record(lambda record: record.kernel_times)
 _ENERGY = _of_record(lambda record: record.energy)
 _EVALUATED = _of_record(lambda record: record.metrics)
 _WARM_UP = _of_record(lambda record: record.warm_up)
-_WARM_START = _of_record(lambda record: record.warm_start)
 _MEMORY = _of_record(lambda record: record.memory)
 _ACCURACY = _of_record(lambda record: record.accuracy)
 _SPEEDUP = OptionalField[CellJudgement, schema.Ratio](lambda row: row.speedup)
@@ -71,7 +70,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_build(),
         csv_field("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None),
         *_memory(records),
-        *(csv_field(name, partial(_start, name=name)) for name in OF_STARTS),  # the report has a table of its own
+        *(csv_field(name, _quantity(name)) for name in OF_STARTS),  # the report has a table of its own
         *_in_details("Beside the latency", _beside()),
         *_metrics(contests),
         *_in_details("Accuracy", _accuracy()),
@@ -144,39 +143,37 @@ def _dimension(row: CellJudgement, name: str) -> int | str | None:
     return row.cell.dimensions.get(name)
 
 
-def _start(row: CellJudgement, name: str) -> float | None:
-    return QUANTITIES[name].of(row.record)
+def _quantity(name: str) -> Callable[[CellJudgement], float | None]:
+    return lambda row: QUANTITIES[name].of(row.record)
 
 
 def _latency() -> list[Column[CellJudgement]]:
-    def percentile(
-        heading: str, csv: str, read: Callable[[schema.Latency], float | None], surfaces: Surface = Surface.NONE
-    ) -> Column[CellJudgement]:
-        value = _LATENCY(read)
+    def percentile(heading: str, name: str, surfaces: Surface = Surface.NONE) -> Column[CellJudgement]:
+        value = _quantity(name)
 
         def text(row: CellJudgement) -> str:
             missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
             return missing if (percentile_ms := value(row)) is None else number_format.milliseconds(percentile_ms)
 
-        return Column(heading, value, "ms", text=text, surfaces=surfaces, csv=csv)
+        return Column(heading, value, "ms", text=text, surfaces=surfaces, csv=name)
 
     return [
-        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms",
+        Column("median latency", _quantity("median_ms"), "ms",
                interval=_LATENCY(lambda it: it.median_ci95_ms), surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
                csv="median_ms", csv_interval="median_ci95_{}_ms"),
-        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", csv="mean_ms"),
+        Column("mean", _quantity("mean_ms"), "ms", csv="mean_ms"),
         Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", csv="std_ms"),
-        Column("least", _LATENCY(lambda it: it.min_ms), "ms", csv="min_ms"),
-        percentile("p90", "p90_ms", lambda latency: latency.p90_ms),
-        percentile("p95", "p95_ms", lambda latency: latency.p95_ms),
-        percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Surface.MARKDOWN | Surface.PAGE),
-        percentile("p99.9", "p999_ms", lambda latency: latency.p999_ms),
+        Column("least", _quantity("min_ms"), "ms", csv="min_ms"),
+        percentile("p90", "p90_ms"),
+        percentile("p95", "p95_ms"),
+        percentile("p99", "p99_ms", Surface.MARKDOWN | Surface.PAGE),
+        percentile("p99.9", "p999_ms"),
         Column("calls", _LATENCY(lambda it: it.calls), write=number_format.count, csv="calls"),
     ]  # fmt: skip
 
 
 def _throughput() -> list[Column[CellJudgement]]:
-    calls_per_s = _THROUGHPUT(lambda it: it.calls_per_s)
+    calls_per_s = _quantity("calls_per_s")
     ends_per_s = _THROUGHPUT(lambda it: it.range_per_s)
 
     def samples_per_s(row: CellJudgement) -> float | None:
@@ -259,7 +256,7 @@ def _beside() -> list[Column[CellJudgement]]:
     return [
         Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", csv="device_median_ms"),
         Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", note=_kernels, csv="gpu_busy_ms"),
-        Column("energy per call", _ENERGY(lambda it: it.resolved_j), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+        Column("energy per call", _quantity("joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                interval=_ENERGY(lambda it: it.ci95 if it.resolved_j is not None else None), note=_energy,
                surfaces=Surface.MARKDOWN | Surface.PAGE, csv="joules_per_call", csv_interval="joules_per_call_ci95_{}"),
         Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", note=_warm_up),
@@ -284,9 +281,6 @@ def _build() -> list[Column[CellJudgement]]:
     def phase(name: str) -> Callable[[CellJudgement], float | None]:
         return lambda row: seconds_of_phases(row.record.phases).get(name)
 
-    def build_s(row: CellJudgement) -> float | None:
-        return row.record.build_s if row.record.phases else None
-
     def builds_s(row: CellJudgement) -> list[float]:
         seconds = [process.build_s for process in row.record.processes if not process.warm]
         return seconds if len(seconds) > 1 else []
@@ -299,14 +293,14 @@ def _build() -> list[Column[CellJudgement]]:
 
     return [
         *(csv_field(f"{name}_s", phase(name)) for name in ("export", "compile", "load", "capture")),
-        Column("build", build_s, "s", note=_phases, spare=2, csv="build_s"),
-        Column("first call", lambda row: row.record.first_call_s, "s",
+        Column("build", _quantity("build_s"), "s", note=_phases, spare=2, csv="build_s"),
+        Column("first call", _quantity("first_call_s"), "s",
                surfaces=Surface.MARKDOWN | Surface.TERMINAL, spare=4, csv="first_call_s"),
         Column("shortest and longest build", lambda row: min(builds_s(row), default=None), "s",
                text=shortest_to_longest, details="Costs"),
-        Column("build, warm", _WARM_START(lambda it: it.build_s), "s",
+        Column("build, warm", _quantity("warm_build_s"), "s",
                surfaces=Surface.MARKDOWN, details="Costs", csv="warm_build_s"),
-        csv_field("warm_first_answer_s", _WARM_START(lambda it: it.first_answer_s)),
+        csv_field("warm_first_answer_s", _quantity("warm_first_answer_s")),
     ]  # fmt: skip
 
 
@@ -333,13 +327,11 @@ def _memory(records: Sequence[schema.Record]) -> list[Column[CellJudgement]]:
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB",
                note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "", spare=3,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
-        Column("peak resident", _MEMORY(lambda it: it.peak_resident_bytes), "MiB",
-               details=group, csv="peak_resident_bytes"),
-        Column("peak without torch", _MEMORY(lambda it: it.engine_resident_bytes), "MiB",
+        Column("peak resident", _quantity("peak_resident_bytes"), "MiB", details=group, csv="peak_resident_bytes"),
+        Column("peak without torch", _quantity("engine_resident_bytes"), "MiB",
                surfaces=Surface.MARKDOWN, details=group, csv="engine_resident_bytes"),
-        Column("peak on the device", _MEMORY(lambda it: it.peak_device_bytes), "MiB",
-               details=group, csv="peak_device_bytes"),
-        Column("build on disk", _MEMORY(lambda it: it.artifact_bytes), "MiB",
+        Column("peak on the device", _quantity("peak_device_bytes"), "MiB", details=group, csv="peak_device_bytes"),
+        Column("build on disk", _quantity("artifact_bytes"), "MiB",
                surfaces=Surface.MARKDOWN, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
@@ -362,15 +354,15 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return "; ".join(filter(None, (accuracy.rule, error_over_all(accuracy), unheld_changes(row.record))))
 
     return [
-        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), text=error, note=rule, is_bad=is_bad,
+        Column("relative RMSE", _quantity("relative_rmse"), text=error, note=rule, is_bad=is_bad,
                surfaces=Surface.ALL, spare=1, terminal_heading="relat. error", csv="relative_rmse"),
         Column("outputs", _ACCURACY(lambda it: it.rule), text=outputs, csv="accuracy_rule"),
-        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, csv="rmse"),
+        Column("RMSE", _quantity("rmse"), write=number_format.error, csv="rmse"),
         Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error, csv="eager_rmse"),
         Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=number_format.error),
         Column("error, as a multiple of its limit", _ACCURACY(lambda it: it.times_limit), write=spell_times,
                csv="times_limit"),
-        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error, csv="max_abs_error"),
+        Column("largest error", _quantity("max_abs_error"), write=number_format.error, csv="max_abs_error"),
         Column("tolerances", _ACCURACY(lambda it: f"relative {it.rtol:g}, absolute {it.atol:g}")),
     ]  # fmt: skip
 

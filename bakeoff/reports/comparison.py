@@ -11,6 +11,7 @@ from typing import Any
 
 from bakeoff.judging.change import Change
 from bakeoff.judging.compare import CellChange, Comparison, Control, Inconclusive, Outcome, ReasonKind
+from bakeoff.judging.constraints import QUANTITIES
 from bakeoff.judging.environment_changes import Bearing, Difference
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.metric_changes import MetricJudgement
@@ -57,11 +58,9 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
         *map(_metric, dict.fromkeys(name for change in cells for name in change.metrics)),
-        _between("build", "s", lambda record: record.build_s if record.phases else None,
-                 lambda record: " (from the cache)" if record.built_at else ""),
+        _between("build", "s", QUANTITIES["build_s"].of, lambda record: " (from the cache)" if record.built_at else ""),
         _between("peak memory", "MiB", lambda record: record.peak_bytes),
-        _between("relative RMSE", "", lambda r: r.accuracy.relative_rmse if r.accuracy else None,
-                 write=number_format.error),
+        _between("relative RMSE", "", QUANTITIES["relative_rmse"].of, write=number_format.error),
         Column("what else differs", lambda change: "; ".join(map(str, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
