@@ -57,7 +57,7 @@ def _suites(suites: Sequence[Suite]) -> list[Block]:
     return [
         Text(suite_report.answer(first), Look.STRONG),
         Table(suite_report.columns_of(first), first.rows[:BACKENDS_SHOWN]),
-        Items(_first(failures, SUITE_FAILURES_SHOWN, "reasons")),
+        Items(_first(failures, SUITE_FAILURES_SHOWN, "reason")),
         *(Text(suite_report.answer(suite), Look.STRONG) for suite in others[:SUITES_SHOWN]),
     ]
 
@@ -67,7 +67,7 @@ def of_comparison(compared: Comparison) -> str:
     rest = len(compared.cells) - len(changes)
     blocks: list[Block] = [
         Text(comparisons.headline(compared), Look.STRONG),
-        Items(_first(list(comparisons.warnings(compared)), WARNINGS_SHOWN, "warnings")),
+        Items(_first(list(comparisons.warnings(compared)), WARNINGS_SHOWN, "warning")),
         Table(comparisons.columns_of(changes), changes),
         Text(f"Not shown: {counted(rest, 'cell')} of less weight, or of which nothing is known." if rest else ""),
         Text(f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."),
@@ -76,7 +76,7 @@ def of_comparison(compared: Comparison) -> str:
 
 
 def _first(texts: Sequence[str], shown: int, kind: str) -> list[str]:
-    more = [f"and {len(texts) - shown} more {kind}"] if len(texts) > shown else []
+    more = ["and " + counted(len(texts) - shown, f"more {kind}")] if len(texts) > shown else []
     return [*(one_line(text, REASON_LIMIT) for text in texts[:shown]), *more]
 
 
