@@ -25,6 +25,7 @@ from bakeoff.models import input_sets
 from bakeoff.models.base import Inputs
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 from bakeoff.truth.choices import returns_whole_numbers, watched_call
+from bakeoff.truth.matching import as_pairs
 from bakeoff.truth.module_state import PARAMETER, ModuleState, is_equal, is_same, some_of_weights
 from bakeoff.truth.moved_clock import begin_call
 
@@ -167,13 +168,13 @@ def _sequences(calls: AlikeCalls, sets: Sequence[Inputs]) -> tuple[Outputs, ...]
 
 def thinned(outputs: Outputs) -> Outputs:
     """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one, with
-    digests of all real numbers after them. No later call overwrites it."""
+    digests of all real and complex numbers after them. No later call overwrites it."""
 
     def thin(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() <= MAX_COMPARED_ELEMENTS:
             return tensor.detach().clone()
         some = sampled(tensor, MAX_COMPARED_ELEMENTS)
-        return torch.cat((some, digests(tensor))) if tensor.is_floating_point() else some
+        return torch.cat((some, digests(as_pairs(tensor)).to(some.dtype))) if is_inexact(tensor) else some
 
     outputs = comparable(outputs)
     if not isinstance(outputs, Returned):

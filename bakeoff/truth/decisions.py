@@ -251,8 +251,7 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
-UNWARNED = ("equal", "allclose", "is_nonzero")
-"""Reads of which a trace does not warn."""
+UNWARNED = ("equal", "allclose", "is_nonzero")  # reads of which a trace does not warn
 
 
 class FrozenChoices:

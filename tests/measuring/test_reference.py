@@ -451,17 +451,18 @@ def test_of_a_huge_output_the_same_places_are_compared(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"), [(torch.float32, 64), pytest.param(torch.float16, 8192, marks=pytest.mark.slow)]
+    ("dtype", "size"),
+    [(torch.float32, 64), (torch.complex64, 64), pytest.param(torch.float16, 8192, marks=pytest.mark.slow)],
 )
 def test_a_wrong_block_of_a_large_output_is_found_between_the_values_that_are_compared(
     dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = 2**18 if dtype is torch.float32 else MAX_COMPARED_ELEMENTS
+    most = MAX_COMPARED_ELEMENTS if dtype is torch.float16 else 2**18
     monkeypatch.setattr(calls, "MAX_COMPARED_ELEMENTS", most)
-    exact = torch.randn(most + most // 4 + 5, dtype=torch.float64)
+    exact = torch.randn(most + most // 4 + 5, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     reference = thinned((exact,))
     known = Reference((reference,), *errors_of_eager([thinned((exact.to(dtype),))], [reference]))
-    precision = Precision.FP32 if dtype is torch.float32 else Precision.FP16
+    precision = Precision.FP16 if dtype is torch.float16 else Precision.FP32
     ours = (exact * (1 + 2 * torch.finfo(dtype).eps * torch.rand(exact.shape))).to(dtype)
     assert accuracy.check([thinned((ours,))], known, precision).passed
     is_compared = torch.zeros(exact.numel(), dtype=torch.bool)
