@@ -197,8 +197,7 @@ class OutsideWatch:
         self._noted[Access(kind=kind, name=name)] = None
 
 
-_CALLING = (str(Path(torch.__file__).parent), str(PACKAGE))
-"""Folders of code that prints nothing itself, but calls TorchScript, which may."""
+_CALLING = (str(Path(torch.__file__).parent), str(PACKAGE))  # they print nothing, but call TorchScript, which may
 
 
 class _HeardStream:

@@ -130,9 +130,10 @@ class Subject:
         if roundings not in self.runs_with_noise:
             module, sets = move_to_device(self.load(), self.cell)
             runs = list[tuple[Outputs, ...]]()
-            for seed in range(RUNS_WITH_NOISE):
-                with may_fail(), RoundingNoise(seed, roundings):
-                    runs.append(run_eager(module, sets, traits=self.traits))
+            with may_fail():
+                for seed in range(RUNS_WITH_NOISE):
+                    with RoundingNoise(seed, roundings):
+                        runs.append(run_eager(module, sets, traits=self.traits))
             self.runs_with_noise[roundings] = tuple(runs) if len(runs) == RUNS_WITH_NOISE else ()
         return self.runs_with_noise[roundings]
 
