@@ -11,7 +11,6 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from bakeoff.models.base import call_of
@@ -99,22 +98,23 @@ def inspect_parts(pipeline: object, example: object, parts: Sequence[str] = ()) 
         if not candidates:
             raise UsageError(f"a {kind} holds no modules, so it has no parts: bakeoff --model compares it as a whole")
         raise UsageError(f"the call of {kind} calls none of {', '.join(candidates)}")
-    timers = {name: _Timer(module) for name, module in chosen.items()}
+    of_parts: dict[str, list[float]] = {name: [] for name in chosen}
     seconds: list[float] = []
     begun_s = time.perf_counter()
     while len(seconds) < FEWEST_TIMED_CALLS or (
         len(seconds) < MOST_TIMED_CALLS and time.perf_counter() - begun_s < TIMED_S
     ):
         with contextlib.ExitStack() as held:
-            for timer in timers.values():
-                held.enter_context(timer.attached())
+            timed = {name: held.enter_context(_timed(module)) for name, module in chosen.items()}
             begun_call_s = time.perf_counter()
             run_once(pipeline, example)
             synchronise()
             seconds.append(time.perf_counter() - begun_call_s)
-    medians = {name: statistics.median(timer.seconds) for name, timer in timers.items()}
+        for name, in_calls in timed.items():
+            of_parts[name].append(sum(in_calls))
+    medians = {name: statistics.median(in_calls) for name, in_calls in of_parts.items()}
     outer = [name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen)]
-    in_parts = [sum(timers[name].seconds[number] for name in outer) for number in range(len(seconds))]
+    in_parts = [sum(of_parts[name][number] for name in outer) for number in range(len(seconds))]
     rest_s = statistics.median(max(0.0, whole - inside) for whole, inside in zip(seconds, in_parts, strict=True))
     call_s = sum(medians[name] for name in outer) + rest_s
     listed = [
@@ -180,35 +180,29 @@ def _candidates(pipeline: object) -> dict[str, nn.Module]:
     return {name: part for name, part in (outer | inner).items() if by_module[part] == name}
 
 
-@dataclass
-class _Timer:
-    """Adds up how long the calls of one module take in each call of the pipeline. A call within another one of the
-    module is not counted twice."""
+@contextlib.contextmanager
+def _timed(module: nn.Module) -> Iterator[list[float]]:
+    """Yield how long each call of a module takes. A call within another one of the module is not counted twice."""
+    seconds: list[float] = []
+    begun_s: list[float] = []
 
-    module: nn.Module
-    seconds: list[float] = field(default_factory=list)  # of each call of the pipeline
-    _begun_s: list[float] = field(default_factory=list)
-
-    @contextlib.contextmanager
-    def attached(self) -> Iterator[None]:
-        self.seconds.append(0.0)
-        before = nn.Module.register_forward_pre_hook(self.module, self._begin)
-        after = nn.Module.register_forward_hook(self.module, self._end, always_call=True)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
-
-    def _begin(self, module: nn.Module, args: object) -> None:
+    def begin(*_: object) -> None:
         synchronise()
-        self._begun_s.append(time.perf_counter())
+        begun_s.append(time.perf_counter())
 
-    def _end(self, module: nn.Module, args: object, outputs: object) -> None:
+    def end(*_: object) -> None:
         synchronise()
-        taken_s = time.perf_counter() - self._begun_s.pop()
-        if not self._begun_s:
-            self.seconds[-1] += taken_s
+        taken_s = time.perf_counter() - begun_s.pop()
+        if not begun_s:
+            seconds.append(taken_s)
+
+    before = nn.Module.register_forward_pre_hook(module, begin)
+    after = nn.Module.register_forward_hook(module, end, always_call=True)
+    try:
+        yield seconds
+    finally:
+        before.remove()
+        after.remove()
 
 
 def synchronise() -> None:
