@@ -155,7 +155,7 @@ def test_what_a_machine_does_not_have_is_unknown(tmp_path: Path) -> None:
     seen = conditions.Watch(CPU).end()
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.throttle_reasons) == (None, None, [])
     assert GpuWatch(None).processes() is GpuWatch(None).energy_j() is None
-    assert energy.RaplCounter(tmp_path).joules() is None
+    assert energy.Rapl(tmp_path).joules() is None
     assert environment.capture().torch_threads is None, "torch has not answered"
     assert environment.gpus_of(None) == []
 
@@ -260,17 +260,15 @@ def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) 
     assert max_sm_clock_mhz(1, nullcontext) is None
 
 
-class Meter(energy.Counter):
+class Meter:
     """Ten watts that drift, and some joules for each call, renewed every 20 ms in steps of a millijoule."""
-
-    source = "scripted"
 
     def __init__(self, calls: Scripted, call_j: float = 0.1, drift_w_per_s: float = 0.0, noise_w: float = 0.0) -> None:
         self.calls, self.call_j, self.drift, self.noise_w = calls, call_j, drift_w_per_s, noise_w
         self.random, self.step, self.noise_j = Random(1), 0, 0.0
         self.told_j = 0.0
 
-    def joules(self) -> float | None:
+    def __call__(self) -> float:
         now_s = self.calls.time.now_ns / 1e9
         while (self.step + 1) * 0.02 <= now_s:
             self.step += 1
@@ -280,23 +278,13 @@ class Meter(energy.Counter):
         return self.told_j
 
 
-class Unmoved(energy.Counter):
-    source = "scripted"
-
-    def __init__(self, told_j: float | None) -> None:
-        self.told_j = told_j
-
-    def joules(self) -> float | None:
-        return self.told_j
-
-
 @pytest.fixture
 def compiled() -> Scripted:
     return Scripted(FakeTime(), lambda call: 0.5)
 
 
-def measured(compiled: Scripted, counter: energy.Counter) -> Energy | None:
-    clock = Clock(CPU, compiled.time.read)
+def measured(compiled: Scripted, joules: Callable[[], float | None]) -> Energy | None:
+    clock, counter = Clock(CPU, compiled.time.read), energy.Counter("scripted", joules)
     return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
 
 
@@ -326,12 +314,12 @@ def test_less_than_the_counter_resolves_beyond_an_idle_machine_is_no_energy(comp
 
 
 def test_a_counter_that_stands_still_is_not_waited_for(compiled: Scripted) -> None:
-    assert measured(compiled, Unmoved(1.0)).resolved_j is None
+    assert measured(compiled, lambda: 1.0).resolved_j is None
     assert compiled.time.now_ns < 4e9
 
 
 def test_without_a_counter_nothing_is_called(compiled: Scripted) -> None:
-    assert measured(compiled, Unmoved(None)) is None
+    assert measured(compiled, lambda: None) is None
     assert compiled.calls == 0
 
 
@@ -344,7 +332,7 @@ def test_cpu_packages_are_added_up_even_when_a_counter_wraps(tmp_path: Path) -> 
     write("intel-rapl:0", 900_000)
     write("intel-rapl:1", 100_000)
     write("intel-rapl:0:0", 500_000)  # the cores of package 0, which are in its figure
-    counter = energy.RaplCounter(tmp_path)
+    counter = energy.Rapl(tmp_path)
     assert counter.joules() == pytest.approx(1.0)
     write("intel-rapl:0", 100_000)
     assert counter.joules() == pytest.approx(1.2)

@@ -4,7 +4,6 @@ import itertools
 import math
 import statistics
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,31 +38,15 @@ IDLE_STEP_S = 0.002
 RAPL = Path("/sys/class/powercap")
 
 
-class Counter(ABC):
+@dataclass(frozen=True)
+class Counter:
     source: str
-    batch_s = 0.002
-    """Seconds of calls between two readings. A reading should take a small part of them."""
-
-    @abstractmethod
-    def joules(self) -> float | None:
-        """Return the energy taken so far, or None where it cannot be read."""
+    joules: Callable[[], float | None]  # the energy taken so far, or None where it cannot be read
+    batch_s: float = 0.002  # of calls between two readings. A reading should take a small part of them
 
 
-class NvmlCounter(Counter):
-    source = "NVML, the whole GPU"
-    batch_s = 0.005  # a reading takes up to 4 ms in a virtual machine
-
-    def __init__(self, index: int) -> None:
-        self._watch = GpuWatch(index)
-
-    def joules(self) -> float | None:
-        return self._watch.energy_j()
-
-
-class RaplCounter(Counter):
+class Rapl:
     """Adds up all CPU packages. A counter that wrapped around between two readings is noticed."""
-
-    source = "RAPL, the CPU packages"
 
     def __init__(self, root: Path = RAPL) -> None:
         self._packages = [zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1]
@@ -88,8 +71,10 @@ class RaplCounter(Counter):
 
 
 def counter_for(device: Device) -> Counter:
-    index = device.cuda_index
-    return RaplCounter() if index is None else NvmlCounter(index)
+    if (index := device.cuda_index) is None:
+        return Counter("RAPL, the CPU packages", Rapl().joules)
+    # a reading takes up to 4 ms in a virtual machine
+    return Counter("NVML, the whole GPU", GpuWatch(index).energy_j, batch_s=0.005)
 
 
 @dataclass(frozen=True)
