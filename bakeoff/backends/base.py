@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxis
@@ -183,10 +183,8 @@ class ServingKnobs:
     """Values of further settings, by name, the default first. `BuildContext.serving.options` holds the chosen ones."""
 
 
-class PhaseTimer(Protocol):
-    """Announces and times a phase of the build: `with phase("compile"): ...`."""
-
-    def __call__(self, name: str) -> AbstractContextManager[None]: ...
+PhaseTimer = Callable[[str], AbstractContextManager[None]]
+"""Announces and times a phase of the build: `with phase("compile"): ...`."""
 
 
 @dataclass(frozen=True)

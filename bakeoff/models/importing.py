@@ -17,7 +17,7 @@ names: dict[Path, str] = {}
 """The names under which this process imports files."""
 
 
-class UserFile(MetaPathFinder):
+class UserFile(MetaPathFinder, Loader):
     """Finds a user's file under a name of ours. Under its own name, libraries come first, so that `queue.py` does not
     replace Python's queue, and then the same module."""
 
@@ -35,12 +35,7 @@ class UserFile(MetaPathFinder):
         if (library := PathFinder.find_spec(fullname, others)) is not None and library.origin is not None:
             return library
         # only now, because a module by its own name changes libraries: scipy looks for an imported `sparse`
-        return ModuleSpec(fullname, _SameModule(self._name), origin=str(self._file))
-
-
-class _SameModule(Loader):
-    def __init__(self, name: str) -> None:
-        self._name = name
+        return ModuleSpec(fullname, self, origin=str(self._file))
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
-from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
+from bakeoff.measuring.controller.environment import Machine, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
 from bakeoff.measuring.probes import ask, launchers_for
@@ -82,7 +82,7 @@ def serve(begin: StartController, send: Send) -> None:
         store, progress = Store.open(reply.folder), Relay(send)
         time_plan = time_plan_of((), begin.request, store, math.inf)
         headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
-        machine = SharedMachine(begin.sharers)
+        machine = Machine(begin.sharers)
         measurement = measurement_of(
             launchers, begin.request, store, progress, time_plan, headers, cache, machine, place.name
         )
@@ -113,11 +113,3 @@ def rates_of_gpu(place: Place, launchers: Launchers) -> dict[str, float]:
     job = MeasureCeilings(device=place.device, precision=Precision.FP32)
     ceilings = ask(launchers.first, job, CeilingsMeasured).ceilings
     return {"matrix products": ceilings.flops_per_s, "memory": ceilings.bytes_per_s}
-
-
-class SharedMachine(Machine):
-    """A machine that shares its free memory with the contests at other places, which may start cells meanwhile."""
-
-    def __init__(self, sharers: int) -> None:
-        super().__init__()
-        self.available_bytes = lambda: available_bytes() // sharers

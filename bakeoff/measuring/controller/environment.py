@@ -138,12 +138,16 @@ class Machine:
     now_s = staticmethod(time.monotonic)
     calibrate_ms = staticmethod(calibrate_ms)
     usable_cores = staticmethod(usable_cores)
-    available_bytes = staticmethod(available_bytes)
     wait = staticmethod(Worker.wait)
     has_full_disk = staticmethod(has_full_disk)
 
-    def __init__(self) -> None:
+    def __init__(self, sharers: int = 1) -> None:
+        """So many places share its free memory, where others may start cells meanwhile."""
+        self._sharers = sharers
         self._gpus: dict[Device, GpuWatch] = {}
+
+    def available_bytes(self) -> int:
+        return available_bytes() // self._sharers
 
     def device_free_bytes(self, device: Device) -> int | None:
         return None if device.cuda_index is None else device_free_bytes(device.cuda_index)
