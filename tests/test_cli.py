@@ -79,6 +79,8 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--preset", "digits"], "--preset digits: it is an example now: --config examples/digits.toml"),
         (["--model", "mlp", "--task", "generate"], "mlp generates no text"),
         (["--model", "mlp", "--cold-cache", "--load", "server", "--slo", "p99_ms<5"], "--cold-cache"),
+        (["--check-only", "--load", "offline"], "--check-only times nothing: leave --load out"),
+        (["--check-only", "--starts"], "--check-only times nothing: leave --starts out"),
         (["--seed", "-1"], "--seed -1: it must be greater than or equal to 0"),
         (["--seed", "x"], "'--seed': it must be a valid integer (bakeoff run --help)"),
         (["--soak", "x"], "--soak x: write a number of seconds"),

@@ -208,12 +208,6 @@ def test_a_build_for_a_range_is_one_for_all_its_sizes(command_line: CommandLine)
     assert status == 0 and checked == [("null", "ok"), ("null[dynamic]", "ok")] * 2
 
 
-@pytest.mark.parametrize(("field", "value", "flag"), [("load", "offline", "--load"), ("starts", True, "--starts")])
-def test_what_asks_for_times_is_refused(field: str, value: object, flag: str) -> None:
-    with pytest.raises(UsageError, match=f"--check-only times nothing: leave {flag} out"):
-        checks.check(Request(**{field: value}), print)
-
-
 FACTORY = "def factory(batch: int = 4): ...\n"
 
 

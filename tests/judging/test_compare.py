@@ -41,9 +41,7 @@ def one_cell(levels_ms: Sequence[float]) -> Fit:
 
 
 def change_of(base_ms: Sequence[float], new_ms: Sequence[float]) -> Change:
-    found = latency_change(one_cell(base_ms), one_cell(new_ms), "onnx")
-    assert found is not None
-    return found
+    return latency_change(one_cell(base_ms), one_cell(new_ms), "onnx")
 
 
 def measured(levels_ms: Sequence[float], calibration_ms: float | None = None) -> list[Burst]:

@@ -290,9 +290,7 @@ def carrying(label: str, values: Sequence[float], median_ms: float = 1.0, **more
 
 
 def judged(*records: Record, price_per_hour: float | None = None) -> LoadJudgement:
-    found = judge_load(records, price_per_hour)
-    assert found is not None
-    return found
+    return judge_load(records, price_per_hour)
 
 
 def test_a_soak_shows_what_does_not_last() -> None:

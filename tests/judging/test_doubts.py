@@ -15,7 +15,7 @@ from bakeoff.judging.answer import Certainty
 from bakeoff.judging.compare import compare
 from bakeoff.judging.constraints import QUANTITIES, Requirement, RequirementMissed, RequirementOpen
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.disturbance import Usual, disturbed, usual_of
+from bakeoff.judging.disturbance import Given, Usual, disturbed, given, usual_of
 from bakeoff.judging.doubt import Doubt, OfRecords, Stop
 from bakeoff.judging.doubts import IN_ORDER_OF_WEIGHT
 from bakeoff.judging.doubts_of_load import KINDS as OF_LOAD
@@ -33,7 +33,7 @@ from bakeoff.records.traits import Access, AccessKind
 from bakeoff.reports import headline
 from bakeoff.reports.comparison import to_markdown
 from bakeoff.reports.sentences import stored_verdict
-from tests.reports.samples import caveat, cell, constant, environment, lived, ok, once, report, steady, under
+from tests.reports.samples import bursts, caveat, cell, constant, environment, lived, ok, once, report, steady, under
 from tests.reports.test_sentences import ACCESSES
 from tests.support.golden import same_as_golden
 
@@ -387,6 +387,14 @@ def test_the_latest_of_several_runs_counts_for_each_contest(tmp_path: Path) -> N
     write_json(run(0.4, run_id="second"), tmp_path / "b")
     write_json(other, tmp_path / "c")
     assert [each.run_id for each in last_verdicts(tmp_path / "now", run(0.4, created_at=LATE))] == ["second"]
+
+
+@pytest.mark.parametrize(("calls", "quiet_calls"), [(80, 3), (6, 2), (2, 1)])
+def test_so_many_calls_that_did_not_wait_stand_for_a_burst(calls: int, quiet_calls: int) -> None:
+    for number, stands in ((quiet_calls, True), (quiet_calls - 1, False)):
+        quiet = {"quiet_calls": number, "quiet_ms": 0.9, "quiet_wait_share": 0.0}
+        (burst,) = under(bursts(1.0, rounds=1, calls=calls), wait_share=0.5, others_cores=2.0, **quiet)
+        assert (given(burst, Usual(None, None, 0.0, None)) == Given(0.9)) is stands
 
 
 def test_what_calls_may_take_without_waiting_is_no_less_than_the_quickest_one_took() -> None:

@@ -16,9 +16,9 @@ from bakeoff.records.failure import Failure
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Energy, Interval, Memory, Phase, Process, Record, Status, Throughput
-from bakeoff.records.start_samples import Start, StartedCell
+from bakeoff.records.start_samples import StartedCell
 from bakeoff.reports import first_screen, sentences
-from tests.reports.samples import MIB, Scores, accuracy, bursts, cell, constant, ok, scored
+from tests.reports.samples import MIB, Scores, accuracy, bursts, cell, constant, ok, scored, start
 
 
 def right(samples: int, wrong: int = 0) -> list[float]:
@@ -183,9 +183,8 @@ def test_only_upper_limits_of_errors_are_accepted(accept: str, says: str) -> Non
 
 def full() -> Record:
     """A record that has a value of every quantity."""
-    stages = {"interpreter_s": 0.1, "imports_s": 0.2, "load_s": 0.3, "first_answer_s": 0.1, "later_answers_s": 0.1}
-    start = Start(**stages, peak_bytes=MIB, steady_bytes=MIB, device_bytes=None)
-    started = StartedCell(cell_id="onnx", label="onnx", distributions={"onnxruntime": MIB}, starts=[start])
+    began = start(0.2, load_s=0.3, peak_bytes=MIB, steady_bytes=MIB)
+    started = StartedCell(cell_id="onnx", label="onnx", distributions={"onnxruntime": MIB}, starts=[began])
     warm = [Phase(name="load", seconds=0.4), Phase(name="first_call", seconds=0.1)]
     memory = Memory(
         peak_resident_bytes=MIB, engine_resident_bytes=MIB, peak_device_bytes=412 * MIB, artifact_bytes=3 * MIB

@@ -395,7 +395,6 @@ def test_another_terminal_has_the_same_key_and_another_compiler_has_not(
 
 def built(cache: BuildCache, fingerprint: str, size_bytes: int = 10) -> Path:
     folder = cache.claim(PLANNED, fingerprint, 2)
-    assert folder is not None
     (folder / "0").mkdir(parents=True)
     (folder / "0" / "model").write_bytes(bytes(size_bytes))
     build = FirstBuild(folder=str(folder / "0"), phases=[], memory=Memory(), built_at="2026-01-02T03:04:05+00:00")

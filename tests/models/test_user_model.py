@@ -335,16 +335,6 @@ def test_a_constant_that_modules_share_is_not_the_model(write: Write) -> None:
 KEEPS_ITS_MODULE = "import torch\nclass Net(torch.nn.Linear): ...\nkept = Net(3, 3)\n"
 
 
-def test_a_file_that_keeps_its_module_is_imported_anew(tmp_path: Path) -> None:
-    path = tmp_path / "imported_anew.py"
-    path.write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
-    first, second = (load(f"{path}:factory", batch=batch).module for batch in (2, 3))
-    assert first is not second and torch.equal(first.weight, second.weight)
-    assert type(second).__module__ == "bakeoff_user_imported_anew"
-    assert "class Net" in inspect.getsource(type(second))
-    assert type(pickle.loads(pickle.dumps(second))) is type(second)
-
-
 def test_a_file_with_the_name_of_a_library_replaces_nothing(tmp_path: Path) -> None:
     path = tmp_path / "torch.py"
     path.write_text(f"import sys\ntorch = sys.modules['torch']\n{returning('torch.nn.Identity(), torch.ones(3)')}")
@@ -403,10 +393,18 @@ def test_a_module_may_import_from_its_package(package: Path) -> None:
     assert sys.modules["detector.nets.small"].__file__ == str(package / "detector/nets/small.py")
 
 
-def test_a_module_that_keeps_its_model_is_imported_anew(package: Path) -> None:
-    (package / "detector/kept.py").write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
-    first, second = (load("detector.kept:factory", batch=batch).module for batch in (2, 3))
+@pytest.mark.parametrize(
+    ("file", "name", "imported_as"),
+    [
+        ("imported_anew.py", "{}/imported_anew.py:factory", "bakeoff_user_imported_anew"),
+        ("detector/kept.py", "detector.kept:factory", "detector.kept"),
+    ],
+)
+def test_what_keeps_its_module_is_imported_anew(file: str, name: str, imported_as: str, package: Path) -> None:
+    (package / file).write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
+    first, second = (load(name.format(package), batch=batch).module for batch in (2, 3))
     assert first is not second and torch.equal(first.weight, second.weight)
+    assert type(second).__module__ == imported_as and "class Net" in inspect.getsource(type(second))
     assert type(pickle.loads(pickle.dumps(second))) is type(second)
 
 
