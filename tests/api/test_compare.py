@@ -247,7 +247,13 @@ def test_a_result_prints_its_report(compared: Compared) -> None:
     result = compared.result
     assert "live:Net on cpu, fp32" in str(result) and repr(result) == str(result)
     html = result._repr_html_()
-    assert "<script" not in html and "prefers-color-scheme:dark" in html and "eager" in html and "<svg" in html
+    assert (
+        "<script" not in html
+        and "light-dark(" in html
+        and "color-scheme:light dark" in html
+        and "eager" in html
+        and "<svg" in html
+    )
     assert result.figure()._repr_svg_().startswith("<?xml")
     assert all(path.exists() for path in result.paths.values())
 
