@@ -16,6 +16,8 @@ from bakeoff.records.schema import SCHEMA_VERSION, Report
 REPORT_JSON = "report.json"
 CHECKS_JSON = "checks.json"
 """What `--check-only` writes in place of a report."""
+PARTS = "parts"
+"""The folder in a pipeline's own that holds the run of its parts."""
 
 
 def write_json(report: Report, folder: Path) -> Path:
