@@ -31,6 +31,7 @@ from bakeoff.measuring.variables import with_variables
 from bakeoff.planning import config
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, in_plain_words, os_reason, unknown
 from bakeoff.records.report_file import folder_of
+from bakeoff.records.text import with_option
 from bakeoff.reports.console import (
     AsJson,
     answered,
@@ -197,9 +198,11 @@ def run(
     from bakeoff.commands import run as runs
 
     begun_s = context.meta[BEGUN_S]
+    # a folder that only a file names is recorded, too: a command that measures again must name another one
+    command = with_option(context.obj, "--out", str(options.out)) if options.out and not out else context.obj
     with measured_to_the_end():
         with runs.progress_of(request, options.quiet, as_json, begun_s) as progress:
-            report, store = runs.run(request, options.out, context.obj, progress, begun_s)
+            report, store = runs.run(request, options.out, command, progress, begun_s)
         return runs.conclude(report, store, options.quiet, as_json, junit, summary)
 
 

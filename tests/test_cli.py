@@ -34,6 +34,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Burst, Record, Report, Status
 from bakeoff.records.store import Store
+from bakeoff.records.text import again
 from bakeoff.reports import writer
 from tests.conftest import CommandLine
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
@@ -394,7 +395,9 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
     *before, answer = out.splitlines()
     assert status == 0 and answer.startswith("mlp  → null/again  ")
     assert {"Report: run/report.md", "Page: run/report.html"} < set(before)
-    (record,) = report_file.read(Path("run")).records
+    report = report_file.read(Path("run"))
+    assert again(report.command)[0].endswith(" --out run-again")
+    (record,) = report.records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",
         8,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff import models
-from bakeoff.api.result import PARTS, RESULTS, Ended, Ratio, Result, result_at
+from bakeoff.api.result import RESULTS, Ended, Ratio, Result, result_at
 from bakeoff.judging.constraints import RequirementMissed, Requirements
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import Relation, relation
@@ -28,6 +28,7 @@ from bakeoff.records.errors import UsageError, first_line
 from bakeoff.records.grouping import grouped
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
+from bakeoff.records.report_file import PARTS
 from bakeoff.records.schema import LIVE, ORIGINAL, WITH_WINNERS, Burst, Process, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import spell_ms

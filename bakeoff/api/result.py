@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 RESULTS = Path("results")
 """The folder in which runs lie by default."""
 
-PARTS = "parts"
-"""The folder in a pipeline's own that holds the run of its parts."""
-
 
 class Ratio(NamedTuple):
     """How many times faster one build is than another, with both ends of its 95 % interval."""

@@ -503,11 +503,11 @@ def _controls(
             continue
         if change := latency_change(*fits[base.cell.contest_id], label):
             calibration = calibration_change(base.bursts, new.bursts)
-            own_rules = _Rules(fail_above, other_machine=False)
-            outcome = own_rules.by_margin(change) if change.half_width is None else own_rules.by_interval(change)
-            controls[base.cell.contest_id] = Control(
-                label, change, outcome in (Outcome.SLOWER, Outcome.FASTER), calibration
-            )
+            # a change without an interval may be none, but it does not show that nothing changed
+            is_over = change.half_width is None and abs(change.log) > math.log1p(fail_above)
+            outcome = _Rules(fail_above, other_machine=False).by_interval(change)
+            moved = is_over or outcome in (Outcome.SLOWER, Outcome.FASTER)
+            controls[base.cell.contest_id] = Control(label, change, moved, calibration)
     return controls
 
 

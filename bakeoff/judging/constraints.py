@@ -71,11 +71,12 @@ class Requirements:
         }
         return tuple(plain)
 
-    def refuse_metrics(self) -> None:
-        """Raise UsageError for a name that is no quantity, where nothing says what it is."""
+    def refuse_metrics(self, returned: Collection[str] = ()) -> None:
+        """Raise UsageError for a name that is neither a quantity nor one of the metrics that `evaluate` returned."""
         for requirement in self.items:
-            if requirement.is_of_metric:
-                raise _unknown(requirement.name, QUANTITIES, f"--require '{requirement}'; a metric: --evaluate")
+            if requirement.is_of_metric and requirement.name not in returned:
+                names = [*QUANTITIES, *returned]
+                raise _unknown(requirement.name, names, f"--require '{requirement}'; a metric: --evaluate")
 
     def without_starts(self) -> Requirements:
         """Return what is left without the quantities of starts, which are measured after a contest has ended."""

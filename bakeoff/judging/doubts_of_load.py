@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from bakeoff.judging.doubt import OfCell
-from bakeoff.judging.loaded_cell import LoadedCell, SoakSummary
+from bakeoff.judging.loaded_cell import MISSED, LoadedCell, SoakSummary
 from bakeoff.records.doubts import Effect
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.text import counted, listed, spell_ms, spell_rate, spell_seconds
@@ -71,13 +71,15 @@ class SoakMissed(OfLoad):
     held: SoakSummary | None  # at the first lower rate that held
     below: float | None  # the rate that the cell is ranked with, where the soak's was clearly lower
     has_value: bool  # False: the cell is not ranked, since it held no soak
+    limit_ms: float
 
     @classmethod
     def find(cls, cell: LoadedCell) -> Iterator[Self]:
         if cell.soak and cell.soak.has_missed:
             missed = tuple(soak for soak in cell.soaks if soak.has_missed)
             below = cell.rate if cell.is_soaked_below else None
-            yield cls(cell.label, missed, cell.held, below, cell.value is not None)
+            assert cell.load.objective is not None  # it is missed
+            yield cls(cell.label, missed, cell.held, below, cell.value is not None, cell.load.objective.limit_ms)
 
     @property
     def lowest(self) -> float:
@@ -100,7 +102,9 @@ class SoakMissed(OfLoad):
         below = (
             f" It missed at less than the {spell_rate(self.below)} requests/s of all its turns." if self.below else ""
         )
-        return f"{self.label} does not hold the objective for long at {missed}.{held}{below}"
+        is_late = self.held and self.held.objective_ms and self.held.objective_ms > self.limit_ms
+        most = f" Over so long, up to {spell_ms(MISSED * self.limit_ms)} counts as held." if is_late else ""
+        return f"{self.label} does not hold the objective for long at {missed}.{held}{below}{most}"
 
 
 class LatencyDrifted(OfLoad):

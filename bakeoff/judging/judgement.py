@@ -116,9 +116,10 @@ def judged_anew(
     report: Report, calls: int | None = None, require: str | None = None, accept: str | None = None
 ) -> Report:
     """Return the report with other requirements, accepted errors or number of calls. None keeps what was asked; an
-    empty text or 0 asks for none. Raise UsageError for a required metric where nothing was evaluated."""
-    if require and not any(record.reference_metrics for record in report.records):
-        Requirements.parse(require).refuse_metrics()
+    empty text or 0 asks for none. Raise UsageError for a required metric that no `evaluate` returned."""
+    evaluated = [metrics for record in report.records if (metrics := record.reference_metrics)]
+    if require and not any(metrics.failure for metrics in evaluated):
+        Requirements.parse(require).refuse_metrics({name for metrics in evaluated for name in metrics.values})
     changes = {"calls": calls, "require": require, "accept": accept}
     request = report.request | {name: value for name, value in changes.items() if value is not None}
     if calls == 0:

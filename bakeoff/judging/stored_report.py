@@ -6,7 +6,7 @@ from bakeoff.judging.environment_changes import bear_on_speed
 from bakeoff.judging.fit import by_contest, fitted_report
 from bakeoff.records import report_file
 from bakeoff.records.errors import BakeoffError, UsageError
-from bakeoff.records.schema import Report, Status, Verdict
+from bakeoff.records.schema import ORIGINAL, WITH_WINNERS, Report, Status, Verdict
 from bakeoff.records.store import Store
 
 
@@ -51,6 +51,15 @@ def report_at(path: Path) -> Report:
     if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
         return report_of(Store.open(path))
     return report_file.read(path)
+
+
+def builds_at(path: Path) -> Report:
+    """Return the report at `path`, whose cells are builds. Raise UsageError for that of a whole pipeline."""
+    report = report_at(path)
+    if any(record.cell.backend in (ORIGINAL, WITH_WINNERS) for record in report.records):
+        parts = report_file.folder_of(path) / report_file.PARTS
+        raise UsageError(f"{path} is the run of a whole pipeline and has no builds: name the one of its parts, {parts}")
+    return report
 
 
 MOST_RUNS = 20

@@ -81,7 +81,7 @@ def training_layers(module: nn.Module) -> list[nn.Module]:
 def form_by_mode(training: Iterable[nn.Module]) -> tuple[str, ...]:
     """Return what is said of a module whose layers came in training mode, and are no longer in it, or nothing."""
     kinds = sorted({type(part).__name__ for part in training if not part.training})
-    return (f"came with {listed(kinds)} in training mode, and is measured in eval mode",) if kinds else ()
+    return (f"came with {listed(kinds)} in training mode, and inference is measured in eval mode",) if kinds else ()
 
 
 def is_scripted(module: nn.Module) -> bool:

@@ -136,7 +136,7 @@ class ProcessLost(CellDoubt):
 
     def say(self) -> str:
         if not self.rounds:
-            return f"a further process was {self.reason}: its numbers are those of the processes before"
+            return f"a further process was lost: {self.reason}. Its numbers are those of the processes before"
         measured = f"What {counted(self.rounds, 'round')} measured until then counts"
         return f"{self.reason}. {measured}, but the outputs were not checked again"
 

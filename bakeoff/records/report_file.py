@@ -16,6 +16,8 @@ from bakeoff.records.schema import SCHEMA_VERSION, Report
 REPORT_JSON = "report.json"
 CHECKS_JSON = "checks.json"
 """What `--check-only` writes in place of a report."""
+PARTS = "parts"
+"""The folder in a pipeline's own that holds the run of its parts."""
 
 
 def write_json(report: Report, folder: Path) -> Path:
@@ -32,6 +34,12 @@ def has_report(folder: Path) -> bool:
     return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
 
 
+def refuse_checks(folder: Path) -> None:
+    if (folder / CHECKS_JSON).exists():
+        text = "was made by --check-only, which keeps no build and no report: run it again without --check-only"
+        raise UsageError(f"{folder} {text}")
+
+
 def read(path: Path, with_samples: bool = True) -> Report:
     """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one. Without samples, hundreds
     of them fit into memory. Raise UsageError, in one line, if there is none or it is not valid."""
@@ -43,9 +51,7 @@ def read(path: Path, with_samples: bool = True) -> Report:
         content = file.read_bytes()
         document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
     except FileNotFoundError:
-        if (file.parent / CHECKS_JSON).exists():
-            text = "was made by --check-only, which keeps no build and no report: run it again without --check-only"
-            raise UsageError(f"{file.parent} {text}") from None
+        refuse_checks(file.parent)
         raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
     except OSError as error:
         raise UsageError(f"cannot read {file}: {os_reason(error)}") from None

@@ -22,6 +22,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, os_reason
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
+from bakeoff.records.report_file import refuse_checks
 from bakeoff.records.schema import (
     CAPTURE,
     FIRST_CALL,
@@ -428,6 +429,7 @@ class Store:
         try:
             plan: dict[str, Any] = json.loads(path.read_bytes())
         except (OSError, ValueError):
+            refuse_checks(self.root)
             raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
         return plan
 

@@ -100,7 +100,7 @@ def answers_of(contests: Sequence[ContestJudgement], linked: int = 0) -> list[Co
         Column("speed-up", lambda contest: ratio.value if (ratio := contest.answer.gain) else None,
                text=lambda contest: gain(contest.answer)),
         Column("metric", headline.metrics, write=one_line, is_text=True),
-        Column("among", headline.condition, is_text=True),
+        Column("among", headline.kept, is_text=True),
         Column("how sure", headline.certainty, write=one_line, is_text=True, is_bad=headline.is_unsure),
         Column("end to end", lambda contest: end_to_end.brief(contest) or NONE, write=one_line, is_text=True),
     ]  # fmt: skip

@@ -215,11 +215,11 @@ def _why_inconclusive(inconclusive: Inconclusive, comparison: Comparison) -> str
             remedy = f"not even {inconclusive.processes} of each would see {limit}, so measure on a quieter machine"
         return f"the processes of a cell differ by more than the runs do; {remedy}"
     text = _INCONCLUSIVE.get(inconclusive.kind, "no cell was measured in both runs")
-    return text.format(baseline=listed(comparison.baselines)) + alone
+    return text.format(baseline=listed(comparison.baselines), alone=alone)
 
 
 _INCONCLUSIVE = {
-    ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
+    ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs{alone}",
     ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
     ReasonKind.NOT_REACHED: "a run's budget was over, or it was interrupted; `bakeoff resume` measures the rest",
     ReasonKind.WAITING: "other programs kept cores busy, and threads waited for them so long that it may be all of a "
@@ -294,6 +294,8 @@ def _moved(comparison: Comparison, contest_id: str, control: Control) -> str:
     cause = (
         f"the model's files read {listed(differing)}, which differs" if differing else "the machine or torch changed"
     )
+    if control.change.half_width is None:
+        cause = f"{cause}, or its single process differs"
     if any(difference.bearing is Bearing.MODEL for difference in comparison.differences):
         cause = "the model is another one"
     said = (

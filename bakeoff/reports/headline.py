@@ -34,8 +34,13 @@ def spell(contest: ContestJudgement, question: Question, value: float) -> str:
     return f"{number_format.milliseconds(value)} ms"
 
 
+def kept(contest: ContestJudgement) -> str | None:
+    """Return what the winner keeps, if there is one: `within fp32's rounding`."""
+    return condition(contest) if contest.answer.candidates else None
+
+
 def condition(contest: ContestJudgement) -> str | None:
-    """Return what the winner keeps, such as `within fp32's rounding`, in a contest that has several precisions."""
+    """Return what a winner must keep, such as `within fp32's rounding`, in a contest that has several precisions."""
     return within(contest.tolerance) if contest.tolerance else None
 
 
@@ -70,9 +75,9 @@ def _why_nothing(answer: Answer, contest: ContestJudgement) -> str:
     if contest.ranked:
         return "nothing could be ranked in both graphs"
     failed = any(isinstance(doubt, NotEvaluated) and doubt.of_reference for doubt in contest.doubts)
-    # why eager failed, which is the model itself
-    of_eager = (cell.record.failure for cell in contest.cells if cell.record.cell.backend == BASELINE)
-    because = next((f"; {BASELINE}: {failure.text}" for failure in of_eager if failure), "")
+    # why eager failed, which is the model itself, unless another precision of it works
+    of_eager = [cell.record.failure for cell in contest.cells if cell.record.cell.backend == BASELINE]
+    because = f"; {BASELINE}: {of_eager[0].text}" if of_eager and of_eager[0] and all(of_eager) else ""
     return f"nothing could be ranked ({'evaluate failed' if failed else endings(contest.cells)}{because})"
 
 
@@ -87,9 +92,9 @@ def line(contest: ContestJudgement) -> str:
     Where a request is more than the model: `onnx, 0.44 ms, sure winner; whole requests: onnx or eager, 21 ms, tie`.
     """
     sure = certainty(contest)
-    kept = condition(contest) or NONE
-    kept = NONE if sure.removesuffix(", so far").endswith(kept) else kept
-    answer = answers.line(contest.answer, value(contest), metrics(contest), kept, sure=sure)
+    rounding = kept(contest) or NONE
+    rounding = NONE if sure.removesuffix(", so far").endswith(rounding) else rounding
+    answer = answers.line(contest.answer, value(contest), metrics(contest), rounding, sure=sure)
     return "; ".join(filter(None, (answer, end_to_end.brief(contest))))
 
 

@@ -58,7 +58,7 @@ def headline(judged: StartsJudgement) -> str:
     """Return `onnx, first answer after 0.31 s, 5.20x eager, sure winner`."""
     answer = judged.answer
     if not judged.cells:
-        return "Nothing could be started"
+        return "No cell has start times"
     if answer.value is None:
         return f"None of {len(judged.cells)} meets {judged.requirements}"
     lead = number_format.compared(answer.lead, answer.runner_up or "") if answer.lead and answer.winner else ""
@@ -78,7 +78,7 @@ def table(judged: StartsJudgement, brief: bool = False) -> Table[JudgedStart]:
 
 
 def why_not_started(cell: StartedCell) -> str:
-    return f"{cell.label} was not started: {cell.reason}"
+    return f"{cell.label} has no start times: {cell.reason}"
 
 
 def notes_of(cells: Iterable[StartedCell], is_page_cache_dropped: bool = False) -> list[str]:

@@ -27,7 +27,7 @@ from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Runtime, Threads
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.judgement import contests_of
-from bakeoff.judging.stored_report import report_at
+from bakeoff.judging.stored_report import builds_at
 from bakeoff.measuring import isolation, probes
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.server_start import temporary_folder
@@ -129,7 +129,7 @@ def export(
 ) -> tuple[Record, Path]:
     """Write `out` for a cell of the run at `path`; return its record and the file to start with. `with_models` allows a
     model that was not compiled. Raise UsageError for a folder with files, and for nothing to export."""
-    report = report_at(path)
+    report = builds_at(path)
     run = folder_of(path)
     record = choose(report, name, with_models)
     runtime = _runtime_of(record, run, with_models)

@@ -37,7 +37,9 @@ def find_record(report: Report, name: str) -> Record:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            which = listed(first([one.cell.id for one in matching], MAX_CELLS_NAMED), "or")
+            is_one_contest = len({record.cell.label for record in report.records}) == len(report.records)
+            names = [one.cell.label if is_one_contest else one.cell.id for one in matching]
+            which = listed(first(names, MAX_CELLS_NAMED), "or")
             raise UsageError(f"'{name}' stands for {len(matching)} cells: give one of {which}")
     labels = {record.cell.label for record in report.records}
     raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")

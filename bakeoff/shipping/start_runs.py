@@ -31,7 +31,7 @@ from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.start_times import LEAST_STARTS
-from bakeoff.judging.stored_report import report_at, report_of
+from bakeoff.judging.stored_report import builds_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
@@ -80,7 +80,7 @@ def measure_run(
         raise UsageError(f"--starts {starts}: at least {LEAST_STARTS}, of which a median has an interval")
     if drops_page_cache:
         drop_page_cache()
-    report = report_at(path)
+    report = builds_at(path)
     records = _named(report, names)
     cells = _start(report, path, records, progress, starts=starts, drops_page_cache=drops_page_cache, programs=True)
     here = environment.capture()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, JsonValue
 from bakeoff import backends, models
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.judging.stored_report import report_at
+from bakeoff.judging.stored_report import builds_at
 from bakeoff.measuring import malloc
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.controller.launcher import Launchers
@@ -51,7 +51,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 def profile_run(path: Path, label: str | None, against: str | None, say: Say) -> list[ProfiledCell]:
     """Profile a cell of the run at `path`, by default the best, and the cell to compare it with, by default the
     baseline. Raises UsageError for what is not in the run or cannot be profiled, and BakeoffError where it fails."""
-    report = report_at(path)
+    report = builds_at(path)
     try:
         record = script_parts.find_record(report, label) if label else best_of(report)
         other = script_parts.find_record(report, against) if against else baseline_beside(report, record)
@@ -129,7 +129,7 @@ def why_not_profiled(record: Record) -> str:
 def blame_cell(path: Path, label: str, say: Say) -> tuple[Blame, Record]:
     """Find the smallest part of a cell's model that loses precision, or that fails, and run a script of what fails.
     Raises UsageError for a cell that cannot be looked into, and BakeoffError where looking fails."""
-    report = report_at(path)
+    report = builds_at(path)
     record = script_parts.find_record(report, label)
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     question: dict[str, JsonValue] = {"looks_for_failure": record.status in (Status.ERROR, Status.UNSUPPORTED)}
@@ -143,7 +143,7 @@ def blame_cell(path: Path, label: str, say: Say) -> tuple[Blame, Record]:
 def kept_modules(path: Path, label: str, tolerance: float | None, say: Say) -> KeptSet:
     """Find and measure which modules of a cell must stay in float32 to hold `tolerance`, by default what the run
     required. Raises UsageError where this makes no sense, and BakeoffError where the search fails."""
-    report = report_at(path)
+    report = builds_at(path)
     record = script_parts.find_record(report, label)
     refuse_with(record, "cannot be blamed", why_not_blamed(record))
     refuse_with(record, "has no module to keep in fp32", why_none_kept(record))

@@ -18,7 +18,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.decision import relation
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.judging.stored_report import report_at
+from bakeoff.judging.stored_report import builds_at
 from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import counted, percent
@@ -124,7 +124,7 @@ def try_suggestions(run: Path, profile: CellProfile, record: Record, processes: 
     if not suggested and not threads:
         say(f"The profile of {profile.label} suggests nothing to try.", console)
         return
-    report = report_at(run)
+    report = builds_at(run)
     in_run = Request(**report.request)
     asked = request_to_try(in_run, record.cell, suggested, processes or in_run.processes)
     command = shlex.join(["bakeoff", "explain", str(run), record.cell.id, "--try"])

@@ -32,7 +32,7 @@ class Usual(nn.Module):
 
 
 def kept_on(batch: int = 32):
-    """Dropout alone is in training mode. Right: it is said that the model is measured in eval mode."""
+    """Dropout alone is in training mode. Right: it is said that inference is measured in eval mode."""
     model = Usual().eval()
     model.dropout.train()
     return model, torch.randn(batch, 64)

@@ -89,8 +89,8 @@ def test_builds_are_compared_and_none_is_timed(command_line: CommandLine, tmp_pa
     assert [reason.partition(" ")[0] for reason in answer["left_out"]] == ["problems/utils.py"]
     assert json.loads((tmp_path / "checked" / "checks.json").read_text())["finding"] == answer["finding"]
     assert "latency" not in out and "ok eager of problems/1_product.py" in err
-    for asked in (["blame", "checked", "null/wrong"], ["explain", "checked"], ["export", "checked"]):
-        status, _, err = command_line(*asked)
+    for command, *more in (["blame", "null/wrong"], ["explain"], ["export"], ["resume"]):
+        status, _, err = command_line(command, "checked", *more)
         assert status == 2 and len(err.splitlines()) == 1
         assert {"checked", "--check-only"} <= set(err.replace(",", "").split())
 

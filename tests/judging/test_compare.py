@@ -188,6 +188,9 @@ SAID: dict[str, Callable[[], Comparison]] = {
     "another model": lambda: compare(of_files("0a1b2c3d", "aa" * 32), of_files("ffffffff", "bb" * 32, machine=1.08)),
     "a calibration that stood still": lambda: compare(of_calibrated(1.7, 1.71, 1.69), of_calibrated(1.9, 1.91, 1.89)),
     "single processes": lambda: compare(run(0, processes=1, onnx=0.9), run(5, processes=1, onnx=0.9)),
+    "eager's single process moved": lambda: compare(
+        apart([1, 1.01, 0.99], [0.5, 0.501, 0.499]), apart([1.19], [0.54, 0.541, 0.539])
+    ),
     "no samples": lambda: compare(report([ok(cell(), [])]), report([ok(cell(), [])])),
     "interrupted and undecided": lambda: compare(UNDECIDED, changed(UNDECIDED, complete=False, planned=3)),
     "a build of an earlier run": lambda: compare(built_earlier(), built_earlier("2026-01-02T03:04:05+00:00")),

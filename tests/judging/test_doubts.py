@@ -48,6 +48,7 @@ SOAK = SoakSummary(
     seconds=12.0, rate=400.0, p50_ms=5.0, p99_ms=25.0, objective_ms=25.0, has_missed=True, drift=None,
     joules_per_million=None, energy_source="", resident_bytes=None, device_bytes=None,
 )  # fmt: skip
+HELD = replace(SOAK, rate=280.0, objective_ms=21.0, has_missed=False)
 
 DOUBTS: list[Doubt] = [
     of_winner.Undecided("onnx", {"eager": RATIO}, processes=3),
@@ -98,8 +99,8 @@ DOUBTS: list[Doubt] = [
     of_winner.NotRanked(("onnx",), Status.NOT_REACHED, "no time"),
     NearCeiling("onnx", 6000.0, 9000.0, Scenario.SERVER),
     NearCeiling("onnx", 0.02, 0.015, Scenario.SINGLE_STREAM),
-    SoakMissed("onnx", (SOAK, replace(SOAK, rate=360.0)), replace(SOAK, rate=280.0), 420.0, has_value=True),
-    SoakMissed("onnx", (SOAK,), None, None, has_value=False),
+    SoakMissed("onnx", (SOAK, replace(SOAK, rate=360.0)), HELD, 420.0, has_value=True, limit_ms=20.0),
+    SoakMissed("onnx", (SOAK,), None, None, has_value=False, limit_ms=20.0),
     LatencyDrifted("onnx", 0.73, 400.0),
     ShortWindows("onnx", 0.5),
     RequestsFailed("onnx", 3, 1200, "RuntimeError: no"),
@@ -120,6 +121,7 @@ OF_RECORDS: list[of_records.RecordDoubt] = [
     of_records.WarmUpTrend(seconds=30.2),
     of_records.WarmUpNoise(),
     of_records.ProcessLost(reason="not done within 600 s"),
+    of_records.ProcessLost(reason="died of signal 9 (SIGKILL) in measure"),
     of_records.ProcessLost(reason="died of signal 9 (SIGKILL) in last check", rounds=12),
     of_records.BuiltAnew(reason="died of signal 11 (SIGSEGV) in measure"),
 ]

@@ -11,12 +11,12 @@ import pytest
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge, judged_anew
-from bakeoff.judging.stored_report import report_at
+from bakeoff.judging.stored_report import builds_at, report_at
 from bakeoff.planning.request import Request
-from bakeoff.records.errors import BakeoffError
-from bakeoff.records.report_file import read
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.report_file import read, write_json
 from bakeoff.records.store import Store
-from tests.reports.samples import environment, lived
+from tests.reports.samples import environment, lived, report
 
 STORED = Path(__file__).parent / "stored"
 EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
@@ -62,3 +62,9 @@ def test_a_run_that_was_killed_has_a_report_of_what_it_measured_until_then(tmp_p
     found = report_at(store.root)
     assert [record.cell.label for record in found.records] == ["onnx"]
     assert (found.planned, found.complete, found.environment.cpu) == (2, False, "AMD EPYC 9654")
+
+
+def test_the_run_of_a_whole_pipeline_has_no_builds_and_its_parts_have_a_run(tmp_path: Path) -> None:
+    write_json(report([lived(1.0, "original")]), tmp_path)
+    with pytest.raises(UsageError, match=f"name the one of its parts, {tmp_path / 'parts'}$"):
+        builds_at(tmp_path)

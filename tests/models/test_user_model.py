@@ -471,7 +471,7 @@ def test_a_module_in_training_mode_is_told_if_a_layer_acts_otherwise_in_it() -> 
     assert form_by_mode(training) == ()  # as they stay in it if the module keeps them so
     layers.eval()
     assert form_by_mode(training) == (
-        "came with BatchNorm1d and Dropout in training mode, and is measured in eval mode",
+        "came with BatchNorm1d and Dropout in training mode, and inference is measured in eval mode",
     )
     layers[2].train()  # this layer alone, as for dropout at test time
     assert training_layers(layers) == [layers[2]]

@@ -259,6 +259,7 @@ def without_turns(records: list[Record]) -> list[Record]:
     return [each.but(load=of) for each, of in zip(records, loads_of, strict=True)]
 
 
+NO_TORCHAO = Failure(kind="Unavailable", text="quantised precisions need torchao")
 QUESTIONS: dict[str, Callable[[], Judgement]] = {
     "a lead of two processes": lambda: judged(pair([1.0, 1.0], [4.48, 4.95])),
     "a lead that is not sure": lambda: judged(pair([1.0, 1.0], [1.5, 9.0])),
@@ -304,6 +305,13 @@ QUESTIONS: dict[str, Callable[[], Judgement]] = {
     "one build for sizes": lambda: judged(test_suite_report.records()),
     "a suite over calls": lambda: judged(samples.suite(), request={"calls": 10}),
     "nothing": lambda: judged([failed(cell(), Status.ERROR, "no")]),
+    "nothing of several precisions": lambda: judged(
+        [
+            precisions.record("eager", "fp32", 4.0),
+            failed(cell(precision="int8", compared=precisions.ASKED), Status.UNAVAILABLE, "", failure=NO_TORCHAO),
+        ],
+        request={"require": "median_ms<1"},
+    ),
 }
 
 

@@ -7,7 +7,9 @@ import pytest
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import ContestJudgement, judge_contest
 from bakeoff.judging.judgement import contests_of, judge, judged_anew
+from bakeoff.records.errors import UsageError
 from bakeoff.records.failure import NO_BUDGET_LEFT, Failure
+from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Cell, Gpu, Kernel, KernelTimes, LeftEarly, Phase, Record, Report, Status, Throughput
 from bakeoff.records.text import first
 from bakeoff.records.traits import Access, AccessKind, FastPath, ModelTraits, NotFinite, OneAnswer
@@ -399,6 +401,14 @@ def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
     assert contests_of(judged_anew(after, require=""))[0].doubts == contests_of(before)[0].doubts
     assert contests_of(after)[0].doubts != contests_of(before)[0].doubts
     assert judged_anew(before) == before
+
+
+def test_a_report_is_not_judged_by_a_metric_that_was_never_returned() -> None:
+    metrics = Metrics(values={"top1": Metric(value=0.9)})
+    evaluated = report([record.but(reference_metrics=metrics) for record in records()])
+    assert judged_anew(evaluated, require="top1>-5%").request["require"] == "top1>-5%"
+    with pytest.raises(UsageError, match="unknown quantity 'top2': did you mean 'top1'"):
+        judged_anew(evaluated, require="top2>-5%")
 
 
 def test_nothing_is_shown_if_nothing_was_measured() -> None:

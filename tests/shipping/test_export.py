@@ -254,7 +254,10 @@ def test_a_cell_is_named_by_its_id_its_label_or_the_beginning_of_one() -> None:
         assert found_as(record.cell.id, *records) == record.cell.label
 
 
-def test_a_name_of_several_cells_is_refused_with_their_ids() -> None:
+def test_a_name_of_several_cells_is_refused_with_what_stands_for_one() -> None:
+    modes = [record_of("onnx/opset-23"), record_of("onnx/openvino-ep"), record_of("eager")]
+    with pytest.raises(UsageError, match="'onnx' stands for 2 cells: give one of onnx/opset-23 or onnx/openvino-ep"):
+        found_as("onnx", *modes)
     records = [record_of("eager"), record_of("eager", cell=CONV)]
     with pytest.raises(UsageError, match="'eager' stands for 2 cells: give one of") as refused:
         found_as("eager", *records)

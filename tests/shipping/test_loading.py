@@ -675,6 +675,11 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
     told = report_of(store)
     reasons = [cell.reason for record in told.records for cell in record.starts]
     assert reasons == ["the time budget was over after 0 of 7 starts"] * 3 and told.complete
+    cut_off = [cell for record in told.records for cell in record.starts][:1]
+    assert shown.sentences(judge_starts(cut_off)) == [
+        "No cell has start times.",
+        f"{cut_off[0].label} has no start times: {reasons[0]}",
+    ]
     for record in store.records():
         store.save(record.but(starts=[]))
     start_runs.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
