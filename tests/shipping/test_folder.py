@@ -1,10 +1,12 @@
 """An exported folder computes in a bare process what was measured, to the bit, and holds all that it needs."""
 
 import ast
+import copyreg
 import gc
 import importlib
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -280,12 +282,39 @@ def test_only_what_this_process_compiled_counts(tmp_path: Path, monkeypatch: pyt
     assert torch_programs.Compiled.now().is_more_than(before)
 
 
+def test_a_memory_format_is_pickled_alike_in_all_programs() -> None:
+    with torch_programs.alike_in_all_programs():
+        pickled = pickle.dumps(torch.channels_last)
+    assert b"torch:channels_last" in pickled and pickle.loads(pickled) is torch.channels_last
+    assert torch.memory_format not in copyreg.dispatch_table
+
+
+SERVING = """
+import sys
+import mine
+sys.path.insert(0, {folder!r})
+from pathlib import Path
+from runtime import folder
+
+path = Path({folder!r})
+description = folder.read(path)
+folder.set_process_up(path, description)
+folder.load(folder.artifact_of(path, description), description["loader"])
+"""
+"""A program with another module, before the folder's, that has torch in a variable."""
+
+
 @pytest.mark.slow
 def test_a_folder_brings_what_was_compiled_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
     folder, _ = measured_and_exported(cell_of("inductor"), tmp_path)
     compiled = folder / export.COMPILED
     (tmp_path / "fresh").mkdir()
     done = ran(folder / "load.py", cwd=tmp_path / "fresh")
+    assert done.returncode == 0 and "was compiled anew" not in done.stderr, done.stderr
+    (tmp_path / "mine.py").write_text("import torch\n")
+    (tmp_path / "serving.py").write_text(SERVING.format(folder=str(folder)))
+    (tmp_path / "serves").mkdir()
+    done = ran(tmp_path / "serving.py", cwd=tmp_path / "serves")
     assert done.returncode == 0 and "was compiled anew" not in done.stderr, done.stderr
     (compiled / torch_programs.MADE_BY).write_text("torch 1.0")
     for library in compiled.rglob("*.so"):

@@ -1,8 +1,11 @@
 """What torch itself loads: TorchScript, AOTInductor's packages, programs for torch.compile, and models themselves."""
 
+import contextlib
+import copyreg
 import functools
 import math
 import os
+import pkgutil
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,7 +98,7 @@ def load_inductor(artifact: Artifact) -> Loaded:
         options["cpp_cache_precompile_headers"] = False  # this takes seconds, also where nothing is compiled
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     # calls in the other mode would be compiled again
-    with getattr(torch, settings["calling"])(), torch._inductor.config.patch(options):
+    with getattr(torch, settings["calling"])(), torch._inductor.config.patch(options), alike_in_all_programs():
         for _ in range(WARMING_CALLS):
             compiled(*example)
         if brought and Compiled.now().is_more_than(before):
@@ -106,6 +109,24 @@ def load_inductor(artifact: Artifact) -> Loaded:
     if artifact.device.startswith("cuda") and settings["options"].get("mode") in WITH_CUDA_GRAPHS:
         return called(artifact, lambda tensors: [output.clone() for output in compiled(*tensors)])
     return called(artifact, lambda tensors: compiled(*tensors))
+
+
+@contextlib.contextmanager
+def alike_in_all_programs() -> Iterator[None]:
+    """Have Inductor's cache find a graph in each program. Its key is pickled, and pickle names a memory format by the
+    first imported module that has torch in a variable."""
+    before = copyreg.dispatch_table.get(torch.memory_format)
+    copyreg.pickle(torch.memory_format, _by_name)
+    try:
+        yield
+    finally:
+        del copyreg.dispatch_table[torch.memory_format]
+        if before is not None:
+            copyreg.pickle(torch.memory_format, before)
+
+
+def _by_name(memory_format: torch.memory_format) -> tuple[Callable[[str], torch.memory_format], tuple[str]]:
+    return pkgutil.resolve_name, (str(memory_format).replace(".", ":", 1),)
 
 
 def bring_compiled(folder: Path) -> str:
