@@ -105,11 +105,17 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
 @functools.cache
 def out_of_place(func: Any) -> Any:
     """Return the operator that gives new memory what this one writes into its first argument: `mul` for `mul_`."""
-    packet, name = func.overloadpacket, func.overloadpacket.__name__
+    name = func.overloadpacket.__name__
     if {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(func.tags) or len(func._schema.returns) != 1:
         return func
-    plain = getattr(aten, name[:-1], packet) if func.namespace == "aten" and name.endswith("_") else packet
-    return getattr(plain, func._overloadname, func)
+    plain = getattr(aten, name[:-1], None) if func.namespace == "aten" and name.endswith("_") else None
+    overloads = [getattr(plain, overload) for overload in plain.overloads()] if plain else []
+    # that of `pow_.Scalar` is `pow.Tensor_Scalar`
+    return next((each for each in overloads if _parameters(each) == _parameters(func)), func)
+
+
+def _parameters(func: Any) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments]
 
 
 def is_one_of(func: Any, operators: Collection[Any]) -> bool:
