@@ -161,6 +161,8 @@ class RoundingNoise(OperatorWatch):
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
+        if func.overloadpacket in ADDING_TO_PLACES:
+            return torch.where(found == given[0], found, self.moved(found))
         return found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self.moved, found)
 
     @property
@@ -352,6 +354,7 @@ SELECTING = (
         *(aten.new_full, aten.full_like, aten.copy, aten.fill, aten.zero, aten.index_put, aten._index_put_impl),
         *(
             aten._unsafe_index_put,
+            aten.put,
             aten.index_fill,
             aten.frac,
             aten.heaviside,
@@ -366,6 +369,10 @@ SELECTING = (
 
 STEPS = frozenset({aten.linspace, aten.logspace, aten.arange})
 """Operators that make values of no tensor, and round them."""
+
+
+ADDING_TO_PLACES = frozenset({aten.index_add, aten.scatter_add, aten.scatter_reduce, aten.index_reduce})
+"""Operators that round at some places, and leave the others as they are."""
 
 
 def rounds_nothing(func: Any, given: torch.Tensor, found: Any) -> bool:
