@@ -103,8 +103,9 @@ class OutsideWatch:
         for name, kind in _REPLACED.items():
             self._held.enter_context(_heard(name, partial(self._note, kind)))
         for name in ("stdout", "stderr"):
-            self._held.callback(setattr, sys, name, own := getattr(sys, name))
-            setattr(sys, name, _HeardStream(own, self._on_print))
+            if (own := getattr(sys, name)) is not None:  # as in a process without a terminal
+                self._held.callback(setattr, sys, name, own)
+                setattr(sys, name, _HeardStream(own, self._on_print))
         self._held.callback(sys.setprofile, sys.getprofile())
         sys.setprofile(self._on_call)
         return self
@@ -209,9 +210,9 @@ class _HeardStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> Any:
         self._heard(sys._getframe(1))
-        return int(self._own.write(text))
+        return self._own.write(text)
 
 
 _Socket: Any = socket.socket.__base__

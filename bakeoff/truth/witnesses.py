@@ -105,11 +105,17 @@ def _with_types(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
 @functools.cache
 def out_of_place(func: Any) -> Any:
     """Return the operator that gives new memory what this one writes into its first argument: `mul` for `mul_`."""
-    packet, name = func.overloadpacket, func.overloadpacket.__name__
+    name = func.overloadpacket.__name__
     if {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded} & set(func.tags) or len(func._schema.returns) != 1:
         return func
-    plain = getattr(aten, name[:-1], packet) if func.namespace == "aten" and name.endswith("_") else packet
-    return getattr(plain, func._overloadname, func)
+    plain = getattr(aten, name[:-1], None) if func.namespace == "aten" and name.endswith("_") else None
+    overloads = [getattr(plain, overload) for overload in plain.overloads()] if plain else []
+    # that of `pow_.Scalar` is `pow.Tensor_Scalar`
+    return next((each for each in overloads if _parameters(each) == _parameters(func)), func)
+
+
+def _parameters(func: Any) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments]
 
 
 def is_one_of(func: Any, operators: Collection[Any]) -> bool:
@@ -155,6 +161,8 @@ class RoundingNoise(OperatorWatch):
             return rounded(self, (*args, *others), found)
         if (other := OTHER_ANSWERS.get(func.overloadpacket)) is not None:
             found = other(self, func, args, kwargs, found)
+        if func.overloadpacket in ADDING_TO_PLACES:
+            return torch.where(found == given[0], found, self.moved(found))
         return found if rounds_nothing(func, given[0], found) else pytree.tree_map_only(torch.Tensor, self.moved, found)
 
     @property
@@ -346,6 +354,7 @@ SELECTING = (
         *(aten.new_full, aten.full_like, aten.copy, aten.fill, aten.zero, aten.index_put, aten._index_put_impl),
         *(
             aten._unsafe_index_put,
+            aten.put,
             aten.index_fill,
             aten.frac,
             aten.heaviside,
@@ -360,6 +369,10 @@ SELECTING = (
 
 STEPS = frozenset({aten.linspace, aten.logspace, aten.arange})
 """Operators that make values of no tensor, and round them."""
+
+
+ADDING_TO_PLACES = frozenset({aten.index_add, aten.scatter_add, aten.scatter_reduce, aten.index_reduce})
+"""Operators that round at some places, and leave the others as they are."""
 
 
 def rounds_nothing(func: Any, given: torch.Tensor, found: Any) -> bool:

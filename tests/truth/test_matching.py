@@ -489,9 +489,13 @@ def test_noise_rounds_in_place_what_is_computed_there_and_leaves_what_is_put_the
     values = torch.full((64,), 0.3)
     with torch.inference_mode(), RoundingNoise(0):
         scaled, put = values.clone().mul_(1.1), values.clone().masked_fill_(values > 0.2, 0.7)
+        squared = values.clone().pow_(2)
+        added = values.clone().index_add_(0, torch.tensor([3, 9]), values[:2])
         put[3] = 0.4
         chosen = torch.cond(values.sum() > 0, torch.neg, torch.abs, (values,))
-    assert len(scaled.unique()) > 1 and torch.allclose(scaled, values * 1.1, rtol=1e-6)
+    for found, exact in ((scaled, values * 1.1), (squared, values**2)):
+        assert len(found.unique()) > 1 and torch.allclose(found, exact, rtol=1e-6)
+    assert (added != values).nonzero().flatten().tolist() == [3, 9] and added[3] != added[9]
     assert put.unique().tolist() == torch.tensor([0.4, 0.7]).tolist() and torch.equal(chosen, -values)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time as imported
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,17 @@ def test_what_libraries_and_the_system_do_for_themselves_is_not_noted() -> None:
         logging.LogRecord("a", 1, "b", 1, "c", (), None)  # which reads the clock
         exec(compile("sys.stderr.write('old')", warnings.__file__, "exec"), {"sys": sys})  # torch warns
     assert watch.accesses == ()
+
+
+@pytest.mark.parametrize(("stream", "noted"), [(None, ()), (SimpleNamespace(write=list), (access(AccessKind.PRINT),))])
+def test_prints_go_where_they_went_also_without_a_terminal(
+    stream: object, noted: tuple[Access, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a stream may be absent, or count nothing."""
+    monkeypatch.setattr(sys, "stdout", stream)
+    with OutsideWatch() as watch:
+        print("1")  # noqa: T201
+    assert watch.accesses == noted and sys.stdout is stream
 
 
 def test_code_that_holds_a_slice_is_watched_as_any_other() -> None:

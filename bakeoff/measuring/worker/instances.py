@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Self
 
 import torch
@@ -205,9 +206,10 @@ def start_instances(
     finally:
         torch.set_num_threads(before)
     # instances of a model that is random or keeps state answer as their earlier calls make them
+    precision = worker.cell.precision
+    compare = partial(accuracy.check, precision=precision)
     for answers in outputs if worker.traits.begins_alike else ():
-        precision = worker.cell.precision
-        right = beside_witnesses(accuracy.check(answers, reference, precision), answers, reference, precision)
+        right = beside_witnesses(compare(answers, reference), answers, reference, precision, compare)
         if not right.passed:
             instances.close()
             raise BakeoffError(f"wrong answers when instances answer at the same time: {right.rule}")

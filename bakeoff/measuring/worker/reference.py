@@ -298,7 +298,7 @@ class Yardstick:
 
     subject: Subject
     expected: tuple[Outputs, ...]  # exact ones, or eager's own
-    eager: tuple[Outputs, ...]  # from weights that are moved, where eager's own are expected
+    eager: tuple[Outputs, ...]  # moved by rounding, where eager's own are expected and no witness shows what jumps
     noisy: Sequence[Sequence[Outputs]]
     longest_sum: int
     is_exact: bool
