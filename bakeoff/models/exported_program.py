@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,16 +133,27 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
 
 
 def _read(path: Path) -> ExportedProgram:
-    from unittest import mock
-
     try:
-        with mock.patch.dict(os.environ, {ONLY_WEIGHTS: "1"}):
+        with _only_weights():
             return torch.export.load(path)
     except Exception as error:  # of zipfile, json, pickle or torch, by what is wrong
         raise UsageError(
             f"pt2:{path} cannot be read by torch {torch.__version__}{_writer(path)}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+@contextmanager
+def _only_weights() -> Iterator[None]:
+    before = os.environ.get(ONLY_WEIGHTS)
+    os.environ[ONLY_WEIGHTS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ONLY_WEIGHTS]
+        else:
+            os.environ[ONLY_WEIGHTS] = before
 
 
 def _writer(path: Path) -> str:
