@@ -101,7 +101,8 @@ def verdict(load: LoadJudgement) -> str:
         why = f" (the run was interrupted. {to_go_on(load.is_live)})"
     elif load.answer.is_open and all(turn.process == 0 for cell in load.ranked for turn in cell.load.turns):
         why = ", as one process of each does not decide"
-    value = f"{_with_interval(load, best)}{_condition(load)}{_for_long(load, best)}"
+    held = "".join(f" ({held})" for held in held_for_long(load, best))
+    value = f"{_with_interval(load, best)}{_condition(load)}{held}"
     return f"under load {answers.line(load.answer, value)}{why}."
 
 
@@ -157,5 +158,6 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell) -> str:
     return f"{text} {load.spec.unit}"
 
 
-def _for_long(load: LoadJudgement, cell: LoadedCell) -> str:
-    return f" ({load.spec.spell_number(cell.held.rate)} for long)" if cell.held and cell.held is not cell.soak else ""
+def held_for_long(load: LoadJudgement, cell: LoadedCell) -> list[str]:
+    """Return `378 for long`, or nothing of a cell that held all of its rate, or was not soaked."""
+    return [f"{load.spec.spell_number(cell.held.rate)} for long"] if cell.held and cell.held is not cell.soak else []

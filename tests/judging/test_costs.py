@@ -18,7 +18,7 @@ from bakeoff.records.doubts import Effect, WithoutEffect
 from bakeoff.records.load_samples import Load, LoadTurn, LoadWindow, Objective, ServingSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Interval, Phase, Process, Ratio, Record, Status
-from bakeoff.reports import number_format, sentences
+from bakeoff.reports import headline, number_format, sentences
 from tests.reports.samples import caveat, cell, failed, ok, once, steady
 from tests.support.golden import same_as_golden
 
@@ -302,6 +302,13 @@ def test_a_soak_shows_what_does_not_last() -> None:
     assert soaked.joules_per_million == pytest.approx(50.0 / 1000 * 1e6)
     assert [type(doubt) for doubt in found.doubts] == [SoakMissed, LatencyDrifted]
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
+
+
+def test_an_open_answer_names_the_rate_that_its_first_cell_held_for_long() -> None:
+    soak = [window(p50_ms=5.0, p99_ms=25.0)] * 6
+    onnx = carrying("onnx", [400, 402, 401], soak=soak, lower_soak=[window(360.0)] * 3)
+    contest = judge_contest([onnx, carrying("eager", [400, 403, 399])])
+    assert headline.value(contest) == "403 requests/s at p99 < 20 ms (onnx; 360 for long)"
 
 
 def test_percentiles_of_a_soak_are_over_all_of_its_requests() -> None:
