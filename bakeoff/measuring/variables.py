@@ -11,7 +11,7 @@ READ_AT_START = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_")
 
 
 def _names(pattern: str) -> Callable[[str], object]:
-    """Return what tells whether a name is one of those that a pattern lists."""
+    """Return what says whether a name is one of those that a pattern lists."""
     return re.compile(pattern, re.VERBOSE | re.DOTALL).fullmatch
 
 

@@ -202,7 +202,7 @@ _CALLING = (str(Path(torch.__file__).parent), str(PACKAGE))  # they print nothin
 
 
 class _HeardStream:
-    """A stream that tells of each write into it, also by `print` and by TorchScript, which give no event."""
+    """A stream that reports each write into it, also by `print` and by TorchScript, which give no event."""
 
     def __init__(self, own: Any, note: Callable[[FrameType], None]) -> None:
         self._own, self._heard = own, note
