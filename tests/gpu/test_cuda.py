@@ -160,7 +160,7 @@ def test_a_decoder_without_weights_is_drawn_on_the_gpu_and_its_imports_are_share
     for record in report.records:
         assert record.status is Status.OK, f"{record.cell.label}: {record.reason}\n{record.log_tail}"
         assert record.accuracy is not None and record.accuracy.relative_rmse < 3e-2
-    assert any("had imported torch and transformers and nothing else" in note for note in report.notes)
+    assert any("had imported torch and transformers and nothing else" in note for note in report.notes), report.notes
 
 
 KEEPING = """
