@@ -95,7 +95,7 @@ class ShippedModel:
                 raise
             text = f"{self.folder} has the operators {', '.join(foreign)}: first import the module that registers them"
             raise BakeoffError(f"{text} ({first_line(error)})") from error
-        _warn_without_tf32(description, self.device)
+        _warn_of_tf32(description, self.device)
         return loaded
 
     @property
@@ -259,12 +259,16 @@ def _maker(answer: dict[str, Any]) -> Callable[[Sequence[Any]], Any]:
     raise BakeoffError(f"bakeoff.load cannot make the model's answer, but load.py can: {why}")
 
 
-def _warn_without_tf32(description: Mapping[str, Any], device: str) -> None:
-    torch = sys.modules.get("torch")
-    wants_tf32 = device.startswith("cuda") and description["settings"]["tf32"]
-    if torch is not None and wants_tf32 and torch.get_float32_matmul_precision() == "highest":
-        text = "this build was measured with TF32, which torch.set_float32_matmul_precision('high') turns on"
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
+def _warn_of_tf32(description: Mapping[str, Any], device: str) -> None:
+    """Warn where this program has TF32 switched otherwise than the measurement, if the build computes by torch."""
+    if device.startswith("cuda") and description["loader"].startswith("torch_programs:"):
+        from bakeoff.backends.runtime.torch_programs import computes_in_tf32
+
+        has, wants = computes_in_tf32(), description["settings"]["tf32"]
+        if has is not wants:
+            how, precision, switch = ("with", "high", "on") if wants else ("without", "highest", "off")
+            text = f"this build was measured {how} TF32, which torch.set_float32_matmul_precision('{precision}') turns"
+            warnings.warn(f"{text} {switch}", RuntimeWarning, stacklevel=5)
 
 
 def _in_turns(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -289,9 +289,30 @@ def test_a_memory_format_is_pickled_alike_in_all_programs() -> None:
     assert torch.memory_format not in copyreg.dispatch_table
 
 
+SWITCHED = """
+import torch
+from bakeoff.backends.runtime.torch_programs import computes_in_tf32
+
+found = [computes_in_tf32()]
+for precision in ("highest", "high"):
+    torch.set_float32_matmul_precision(precision)
+    found.append(computes_in_tf32())
+if hasattr(torch.backends, "fp32_precision"):  # of torch from 2.9, beside which the older ones raise
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    found.append(computes_in_tf32())
+print(found)
+"""
+
+
+def test_tf32_is_seen_by_whatever_switch_a_program_has_set_it() -> None:
+    done = subprocess.run([sys.executable, "-c", SWITCHED], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() in ("[False, False, True, False]", "[False, False, True]"), done.stderr
+
+
 SERVING = """
 import sys
 import mine
+mine.torch.set_float32_matmul_precision("highest")
 sys.path.insert(0, {folder!r})
 from pathlib import Path
 from runtime import folder
@@ -301,7 +322,7 @@ description = folder.read(path)
 folder.set_process_up(path, description)
 folder.load(folder.artifact_of(path, description), description["loader"])
 """
-"""A program with another module, before the folder's, that has torch in a variable."""
+"""A program with another module, before the folder's, that has torch in a variable, and that sets torch's default."""
 
 
 @pytest.mark.slow

@@ -114,12 +114,18 @@ def load_inductor(artifact: Artifact) -> Loaded:
 @contextlib.contextmanager
 def alike_in_all_programs() -> Iterator[None]:
     """Have Inductor's cache find a graph in each program. Its key is pickled, and pickle names a memory format by the
-    first imported module that has torch in a variable."""
-    before = copyreg.dispatch_table.get(torch.memory_format)
+    first imported module that has torch in a variable. It also has the precision of products, which computes alike
+    where nobody has set it and where it is IEEE float32."""
+    before, matmul = copyreg.dispatch_table.get(torch.memory_format), torch.backends.cuda.matmul
+    is_unset = getattr(matmul, "fp32_precision", "") == "none"  # torch before 2.9 has no such attribute
     copyreg.pickle(torch.memory_format, _by_name)
+    if is_unset:
+        matmul.fp32_precision = "ieee"
     try:
         yield
     finally:
+        if is_unset:
+            matmul.fp32_precision = "none"
         del copyreg.dispatch_table[torch.memory_format]
         if before is not None:
             copyreg.pickle(torch.memory_format, before)
@@ -175,9 +181,17 @@ class Compiled(NamedTuple):
 
 
 def maker() -> str:
-    """Return what decides whether compiled code fits: torch with its place, and the GPU or the processor."""
+    """Return what decides whether compiled code fits: torch with its place, the GPU or the processor, and TF32."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else torch.backends.cpu.get_cpu_capability()
-    return f"torch {torch.__version__} in {Path(torch.__file__).parent} for {device}"
+    tf32 = "with" if computes_in_tf32() else "without"
+    return f"torch {torch.__version__} in {Path(torch.__file__).parent} for {device} {tf32} TF32"
+
+
+def computes_in_tf32() -> bool:
+    """Return whether products of float32 may use TF32 in this process."""
+    matmul = torch.backends.cuda.matmul
+    # a program that sets this one makes the older switches raise, and torch before 2.9 does not have it
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
 
 
 def load_model(artifact: Artifact) -> Loaded:
