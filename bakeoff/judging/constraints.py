@@ -189,8 +189,12 @@ class Requirement:
             if value is not None and spread and spread.ci95.low <= self.limit <= spread.ci95.high:
                 return RequirementOpen((label,), self, value, None, spread.repeats, None)
             missed = self.missed_by(label, value)
-            reason = next((cell.reason for cell in record.starts[:1]), "it was not started")
-            return replace(missed, why=reason) if missed and value is None and self.is_of_start else missed
+            if not (missed and value is None and self.is_of_start):
+                return missed
+            if not record.starts or record.starts[0].is_cut_off:
+                reason = record.starts[0].reason if record.starts else NOT_STARTED
+                return RequirementOpen((label,), self, None, None, 0, None, reason)
+            return replace(missed, why=record.starts[0].reason)
         margin, (value, reference) = self.margin(record), self._values(record)
         if margin is None or value is None:
             return RequirementMissed(label, self, value, reference, self._why_not_measured(record))
@@ -254,11 +258,12 @@ def _spread_of_start(record: Record) -> Spread | None:
     from bakeoff.judging.intervals import median_interval
 
     starts_s = [start.start_s for cell in record.starts[:1] for start in cell.starts]
-    interval = median_interval(starts_s)
-    return Spread(interval, len(starts_s)) if interval else None
+    interval = median_interval(starts_s) or Interval(low=0.0, high=math.inf)  # of too few starts
+    return Spread(interval, len(starts_s))
 
 
 MISSING = "it was not measured"
+NOT_STARTED = "no start was measured"
 
 
 @dataclass(frozen=True)
@@ -321,8 +326,8 @@ QUANTITIES: dict[str, Quantity[Record]] = {
     "joules_per_call": Quantity(
         _ENERGY(lambda it: it.resolved_j), _spread_of_energy, "no energy was counted, or less than the counter resolves"
     ),
-    **{name: Quantity(_START(STARTED_QUANTITIES[name].of), missing="it was not started") for name in OF_STARTS},
-    "start_s": Quantity(_START(STARTED_QUANTITIES["start_s"].of), _spread_of_start, "it was not started"),
+    **{name: Quantity(_START(STARTED_QUANTITIES[name].of), missing=NOT_STARTED) for name in OF_STARTS},
+    "start_s": Quantity(_START(STARTED_QUANTITIES["start_s"].of), _spread_of_start, NOT_STARTED),
 }
 """By name, which is that of the report's field if there is one."""
 
@@ -411,10 +416,11 @@ class RequirementOpen(OfCandidates):
     """These cells may miss what is required of a metric, of a start or of energy, for all that was measured of it."""
 
     required: Requirement
-    value: float
+    value: float | None  # None: the run was stopped before it was measured
     reference: float | None  # None: the limit is the metric's own, and no change
     samples: int
     further: int | None  # so many more samples would decide; None: no number of samples that anybody has
+    why: str = ""  # it was not measured
 
     @property
     def brief(self) -> str:
@@ -425,6 +431,8 @@ class RequirementOpen(OfCandidates):
         return f"{self.required.name} {self.required.comparison} {self.required.limit_text}"
 
     def say(self) -> str:
+        if self.value is None:
+            return f"{listed(self.labels)} may miss {self.asked}: {self.why}"
         is_of_metric, value = self.required.is_of_metric, self.required.spell_value(self.value, self.reference)
         samples = f"{self.samples:,} {'samples' if is_of_metric else 'repetitions'}"
         text = (
@@ -440,7 +448,7 @@ class RequirementOpen(OfCandidates):
     @property
     def _further_samples(self) -> str:
         if self.further is None:
-            return "more samples would hardly decide"
+            return self.why or "more samples would hardly decide"
         return f"about {self.further:,} more samples would decide"
 
 

@@ -16,6 +16,7 @@ from bakeoff.judging.mix import Mix, mixes_of
 from bakeoff.judging.price import Price
 from bakeoff.judging.suites import Suite, suites_of
 from bakeoff.judging.sweeps import Sweep, sweeps_of
+from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import with_option
 
@@ -116,8 +117,11 @@ def judged_anew(
     report: Report, calls: int | None = None, require: str | None = None, accept: str | None = None
 ) -> Report:
     """Return the report with other requirements, accepted errors or number of calls. None keeps what was asked; an
-    empty text or 0 asks for none. Raise UsageError for a required metric that no `evaluate` returned."""
+    empty text or 0 asks for none. Raise UsageError for a required metric that no `evaluate` returned, and for starts
+    that the run did not measure."""
     evaluated = [metrics for record in report.records if (metrics := record.reference_metrics)]
+    if require and Requirements.parse(require).judge_starts and not report.request.get("starts"):
+        raise UsageError(f"--require '{require}' is about starts: this run has none, and `bakeoff start` measures them")
     if require and not any(metrics.failure for metrics in evaluated):
         Requirements.parse(require).refuse_metrics({name for metrics in evaluated for name in metrics.values})
     changes = {"calls": calls, "require": require, "accept": accept}

@@ -662,9 +662,10 @@ class Record(Frozen):
 
     @property
     def is_left_to_resume(self) -> bool:
-        """True where `resume` measures the cell: the run did not reach it, or ended it too early for numbers, or
-        it failed on a full disk."""
-        return self.status is Status.NOT_REACHED or self.failed_on_full_disk
+        """True where `resume` measures the cell or its starts: the run did not reach it, or ended it too early for
+        numbers, or it failed on a full disk."""
+        is_cut_off = any(cell.is_cut_off for cell in self.starts)
+        return is_cut_off or self.status is Status.NOT_REACHED or self.failed_on_full_disk
 
     @property
     def had_no_budget(self) -> bool:

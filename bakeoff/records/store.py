@@ -301,7 +301,7 @@ class Store:
     def forget_left(self) -> None:
         """Remove the records of cells that the run did not reach or had no disk for, so that they are measured now."""
         for record in self.records():
-            if record.is_left_to_resume:
+            if record.is_left_to_resume and not record.starts:
                 self._file("cells", record.cell.id).unlink(missing_ok=True)
 
     def next_group(self) -> int:

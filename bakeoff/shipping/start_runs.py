@@ -28,6 +28,7 @@ import psutil
 from bakeoff import backends
 from bakeoff.backends.runtime import folder as exported
 from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.fit import by_contest
 from bakeoff.judging.judgement import contests_of, judged_anew
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.start_times import LEAST_STARTS
@@ -69,6 +70,7 @@ class Contender:
     distributions: dict[str, int] | None = None  # None for a program: they are read from its process
     starts: list[Start] = field(default_factory=list)
     reason: str = ""  # why it cannot be started any more
+    is_cut_off: bool = False  # by the time budget
 
 
 def measure_run(
@@ -98,17 +100,16 @@ def measure_run(
 
 
 def add_starts(store: Store, requirements: Requirements, note: Callable[[str], None], ends_s: float) -> None:
-    """Start the contenders of each contest of a run that has no starts yet, until `ends_s`, and keep that in their
-    records. `note` gets a line for each contest. An interruption leaves the contest under way without starts."""
+    """Start the contenders of each contest of a run that lacks starts, until `ends_s`, and keep that in their records.
+    `note` gets a line for each contest. An interruption leaves the contest under way without starts."""
     report = report_of(store)
-    waiting = {record.cell.contest_id for record in report.records} - {
-        record.cell.contest_id for record in report.records if record.starts
-    }
+    started = by_contest(record for record in report.records if record.starts)
+    whole = {contest_id for contest_id, ones in started.items() if not any(one.is_left_to_resume for one in ones)}
     with contextlib.suppress(KeyboardInterrupt):
         for contest in contests_of(judged_anew(report, require=str(requirements.without_starts()))):
             sound = [cell for cell in contest.cells if cell.record.status is Status.OK and cell.latency]
             cells = contest.ranked or sound
-            if contest.contest_id not in waiting or not cells:
+            if contest.contest_id in whole or not cells:
                 continue
             records = [cell.record for cell in cells]
             # by default they are the best two and eager
@@ -116,8 +117,8 @@ def add_starts(store: Store, requirements: Requirements, note: Callable[[str], N
             labels = ", ".join(record.cell.label for record in chosen)
             note(f"starting {labels} of {contest.title} in {LEAST_STARTS} fresh processes each")
             kept = store.records([record.cell.id for record in chosen])  # without latencies that are fitted
-            started = _start(report, store.root, kept, lambda _: None, ends_s=ends_s)
-            for record, cell in zip(kept, started, strict=True):
+            cells_started = _start(report, store.root, kept, lambda _: None, ends_s=ends_s)
+            for record, cell in zip(kept, cells_started, strict=True):
                 store.save(record.but(starts=[cell]))
 
 
@@ -153,15 +154,17 @@ def measure(
     ends_s: float = math.inf,
 ) -> None:
     """Start every contender once in each turn, in random order. One that fails is not started again. After `ends_s` of
-    the monotonic clock nothing is started, and a contender without `starts` starts says so."""
+    the monotonic clock nothing is started: whole turns are kept, and each contender says how many there were."""
     for turn in range(starts):
         for contender in random.sample(contenders, len(contenders)):
             if contender.reason:
                 continue
             if time.monotonic() > ends_s:
-                contender.reason = f"the time budget was over after {turn} of {starts} starts"
-                contender.starts.clear()
-                continue
+                for cut_off in (other for other in contenders if not other.reason):
+                    cut_off.reason = f"the time budget was over after {turn} of {starts} starts"
+                    cut_off.is_cut_off = True
+                    del cut_off.starts[turn:]
+                return
             progress(f"turn {turn + 1} of {starts}: {contender.label}")
             if drops_page_cache:
                 drop_page_cache()

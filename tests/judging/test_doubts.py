@@ -71,6 +71,7 @@ DOUBTS: list[Doubt] = [
     RequirementMissed("onnx", Requirement("top1", ">", -0.01, "-1%", True, True), 0.875, 1.0),
     RequirementOpen(("onnx",), Requirement("top1", ">", -0.01, "-1%", True, True), 1.0, 1.0, 8, 372),
     RequirementOpen(("onnx",), Requirement("top1", ">", 0.0, "0%", True, True), 1.0, 1.0, 800, None),
+    RequirementOpen(("onnx",), Requirement("start_s", "<", 1.0, "1"), None, None, 0, None, "no start was measured"),
     of_cells.SettledLate("hotpath", calls=71522, seconds=45.8),
     of_cells.PartlyElsewhere("onnx", Extent.FALLBACK, (), ("CPUExecutionProvider",)),
     of_cells.PartlyElsewhere("inductor", Extent.FALLBACK, ("graph break: Dynamo cannot trace `f`.",)),

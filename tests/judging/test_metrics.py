@@ -332,6 +332,8 @@ def test_a_start_that_may_miss_the_limit_is_a_doubt_and_no_refusal() -> None:
         "onnx may miss what is required: start_s is 0.76, and 7 repetitions do not show whether it is < 0.75"
     )
     assert Requirements.parse("start_s<0.5").unmet(record)
+    few = record.but(starts=[record.starts[0].but(starts=starts[:3])])
+    assert not Requirements.parse("start_s<0.5").unmet(few), "three starts have no interval, and show nothing surely"
 
 
 def test_a_rate_that_other_load_held_down_may_be_higher() -> None:

@@ -34,8 +34,9 @@ from bakeoff.backends.calling import FlatModule, call_form, returned_by_call
 from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Threads
 from bakeoff.backends.torchscript import TorchScript
+from bakeoff.judging.answer import Certainty
 from bakeoff.judging.constraints import Requirements
-from bakeoff.judging.judgement import judge
+from bakeoff.judging.judgement import judge, judged_anew
 from bakeoff.judging.start_times import judge_starts
 from bakeoff.judging.stored_report import report_of
 from bakeoff.models.base import Inputs
@@ -61,7 +62,7 @@ from tests.shipping.conftest import BUILDING, ON_CUDA, SMALL
 from tests.shipping.test_export import record_of
 from tests.support.golden import same_as_golden
 from tests.support.measuring import by_label, measure
-from tests.support.printed import printed
+from tests.support.printed import printed, reported
 
 WITHOUT_TORCH = """
 import sys, time
@@ -623,12 +624,35 @@ def test_a_requirement_of_starts_decides_who_may_win_a_run() -> None:
     assert "From the start of a process" in to_page(required)
 
 
-def test_a_cell_that_was_not_started_may_not_win_where_starts_are_required() -> None:
-    records = [started("eager", *[0.2] * 7), started("onnx")]
+OVER = "the time budget was over after 0 of 7 starts"
+
+
+@pytest.mark.parametrize(
+    ("starts", "why"),
+    [
+        ([], "but onnx and eager may miss start_s < 1: no start was measured"),
+        ([cell("onnx").but(reason=OVER, is_cut_off=True)], f"but onnx and eager may miss start_s < 1: {OVER}"),
+        ([cell("onnx", 1.0, 1.0, 1.0).but(is_cut_off=True)], "3 repetitions do not show whether it is < 1"),
+    ],
+    ids=["interrupted before", "over before", "over between"],
+)
+def test_what_a_stop_left_of_the_starts_ranks_all_that_was_measured(starts: list[StartedCell], why: str) -> None:
+    records = [started(label).but(starts=[one.but(label=label) for one in starts]) for label in ("eager", "onnx")]
+    judgement = judge(report(records, request={"require": "start_s<1", "starts": True}))
+    (contest,) = judgement.contests
+    assert [each.label for each in contest.ranked] == ["onnx", "eager"] and judgement.meets_requirements
+    assert contest.fastest.certainty is Certainty.DOUBTED and why in reported(judgement, 200)
+
+
+def test_a_cell_that_cannot_be_started_may_not_win_where_starts_are_required() -> None:
+    failed = cell("onnx").but(reason="its process ended with 1")
+    records = [started("eager", *[0.2] * 7), started("onnx").but(starts=[failed])]
     (contest,) = judge(report(records, request={"require": "start_s<1"})).contests
     assert [doubt.unmet for each in contest.unranked for doubt in each.unmet] == [
-        "start_s cannot be judged: it was not started"
+        "start_s cannot be judged: its process ended with 1"
     ]
+    with pytest.raises(UsageError, match="this run has none, and `bakeoff start` measures them"):
+        judged_anew(report(records), require="start_s<1")
 
 
 @pytest.mark.parametrize(
@@ -680,8 +704,14 @@ def test_a_run_starts_its_contenders_and_is_complete_only_then(
         "No cell has start times.",
         f"{cut_off[0].label} has no start times: {reasons[0]}",
     ]
-    for record in store.records():
-        store.save(record.but(starts=[]))
+    assert all(record.is_left_to_resume for record in told.records if record.starts)
+    monotonic, turns = time.monotonic, iter([0.0, 0.0, 0.0, 0.0, 2.0])  # the fifth start would be of the second turn
+    monkeypatch.setattr(start_runs.time, "monotonic", lambda: next(turns))
+    start_runs.add_starts(store, Requirements(), lambda _: None, 1.0)
+    monkeypatch.setattr(start_runs.time, "monotonic", monotonic)
+    assert [(len(one.starts), one.reason) for record in store.records() for one in record.starts] == [
+        (1, "the time budget was over after 1 of 7 starts")
+    ] * 3
     start_runs.add_starts(store, Requirements.parse("environment_bytes<10GB"), lambda _: None, math.inf)
     (contest,) = judge(report_of(store)).contests
     assert contest.starts and {each.label for each in contest.starts.cells} == {
