@@ -136,7 +136,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     planned = 0
     try:
         with launchers_for(request) as launchers:
-            request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+            request, _ = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
             contests = with_open_axes(plan(request), launchers)
             planned = sum(len(contest.cells) for contest in contests)
             for contest in contests:

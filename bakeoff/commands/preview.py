@@ -74,7 +74,7 @@ def preview(request: Request) -> Preview:
     UsageError where the request is wrong."""
     request, _ = resolved(request, prepare=False)
     with launchers_for(request) as launchers:
-        request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        request, _ = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
         contests = plan(request)
         cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}
         absences = {

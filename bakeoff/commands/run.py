@@ -17,7 +17,6 @@ from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.judging.environment_changes import within_run
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.judging.stored_report import is_complete, report_of
 from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_reached
 from bakeoff.measuring.controller.launcher import Launchers
@@ -26,12 +25,12 @@ from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TorchFacts, TryBackend
 from bakeoff.measuring.probes import launchers_for, why_not
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.measuring.session import cells_of, describe_machine, measure, servers_of, with_open_axes
+from bakeoff.measuring.session import describe_machine, measure, servers_of, with_open_axes
 from bakeoff.measuring.versions import untested_torch
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request, RunOverrides
-from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
+from bakeoff.planning.time_plan import end_of_budget, reserved_for_starts_s
 from bakeoff.records.device import Device
 from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
@@ -159,14 +158,14 @@ def _prepared(
         return
     with launchers_for(request, 1 if is_pool(request.devices) else servers_of(request)) as launchers:
         facts, captured = describe_machine(launchers, request)
-        request = on_this_machine(request, facts)
+        request, places = on_this_machine(request, facts)
         contests = with_open_axes(plan(request), launchers)
-        measured_by_s = budget_ends_s - _reserved_for_starts_s(request, contests)
-        if not is_pool(request.devices):
+        measured_by_s = budget_ends_s - reserved_for_starts_s(request, contests)
+        if not places:
             here = partial(measure, launchers, contests, request, budget_ends_s=measured_by_s)
             yield Prepared(request, contests, captured, here)
             return
-    with Pool(places_here(request), request, contests) as pool:
+    with Pool(places, request, contests) as pool:
         yield Prepared(request, contests, pool.begin(), partial(pool.measure, budget_ends_s=measured_by_s))
 
 
@@ -175,16 +174,6 @@ def _add_starts(request: Request, store: Store, progress: Progress, budget_ends_
         from bakeoff.shipping.start_runs import add_starts  # it imports much, and few runs need it
 
         add_starts(store, request.require, progress.note, budget_ends_s)
-
-
-def _reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:
-    """Return how much of a budget is kept for starts: at most half of it."""
-    if not request.starts or not request.budget:
-        return 0.0
-    usual_s = [
-        starts_s(likely_to_run(cells_of([contest])), LEAST_STARTS, request.require.judge_starts) for contest in contests
-    ]
-    return min(sum(usual_s), request.budget.seconds / 2)
 
 
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
@@ -234,16 +223,11 @@ def _go_on_in(prepared: Prepared, store: Store) -> None:
             store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
 
 
-def places_here(request: Request) -> list[Place]:
-    """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
-    cores = usable_cores()
-    return places_of(request.devices, cores, physical_cores(cores))
-
-
 def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
     """Return the request with interpreters, files and models by their full names, and why files were left out. With
     `prepare`, models fetch what workers will load. Raise UsageError for a wrong name."""
-    request, left_out = with_files(with_interpreters(request))
+    request = with_interpreters(request)
+    request, left_out = with_files(request)
     plan(request.but(devices=request.devices or ("cpu",)))
     return with_full_names(request, prepare), left_out
 
@@ -305,14 +289,14 @@ def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
         )
 
 
-def on_this_machine(request: Request, facts: TorchFacts) -> Request:
-    """Return the request with its devices: the GPU if there is one, unless they are named. Raise UsageError if torch
-    does not see one that is named, or for a pool that this machine cannot hold."""
+def on_this_machine(request: Request, facts: TorchFacts) -> tuple[Request, list[Place]]:
+    """Return the request with its devices, which are the GPU if there is one unless they are named, and the places of
+    its pool, if it has one. Raise UsageError for what torch does not see, and for a pool that this machine cannot
+    hold."""
     require_devices(request.devices, facts)
     devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
-    request = request.but(devices=devices)
-    places_here(request)
-    return request
+    cores = usable_cores()
+    return request.but(devices=devices), places_of(devices, cores, physical_cores(cores))
 
 
 def request_of(store: Store) -> Request:

@@ -12,7 +12,10 @@ from statistics import fmean
 from bakeoff import backends
 from bakeoff.backends.base import Backend
 from bakeoff.judging.estimate import FEWEST_ROUNDS
+from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.plan import Contest
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.schema import Cell
 
@@ -277,6 +280,15 @@ def why_unlikely_to_run(cell: Cell) -> str:
 def starts_s(labels: Sequence[str], starts: int, are_all_started: bool) -> float:
     """Return about how long it takes to start the contenders of a contest of these cells so often: two and eager."""
     return (len(labels) if are_all_started else min(3, len(labels))) * starts * USUAL_FRESH_START_S
+
+
+def reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> float:
+    """Return how much of a budget is kept for starts: at most half of it."""
+    if not request.starts or not request.budget:
+        return 0.0
+    of_contests = [likely_to_run(planned.cell for planned in contest.cells) for contest in contests]
+    usual_s = sum(starts_s(labels, LEAST_STARTS, request.require.judge_starts) for labels in of_contests)
+    return min(usual_s, request.budget.seconds / 2)
 
 
 def end_of_budget(begun_s: float, budget_s: float | None) -> float:

@@ -20,7 +20,7 @@ from bakeoff.commands.checks import Check, ChecksAnswer, finding_of
 from bakeoff.commands.listing import answer, blocks_of
 from bakeoff.commands.max_batch import BatchSearch, BatchTried, MaxBatchAnswer, search
 from bakeoff.commands.preview import Preview, preview, preview_of
-from bakeoff.commands.run import _reserved_for_starts_s, with_files
+from bakeoff.commands.run import with_files
 from bakeoff.commands.selfcheck import AGAIN, FIRST, SlowdownAnswer
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.start_times import LEAST_STARTS
@@ -28,7 +28,7 @@ from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request
-from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S
+from bakeoff.planning.time_plan import USUAL_EVALUATE_S, USUAL_FRESH_START_S, reserved_for_starts_s
 from bakeoff.planning.values import Duration
 from bakeoff.records.conditions import Conditions
 from bakeoff.records.errors import BakeoffError, UsageError
@@ -287,7 +287,7 @@ def test_starts_are_part_of_the_plan_and_take_half_of_a_budget_at_most(tmp_path:
     request = Request(models=(f"{file}:factory",), backends=("eager", "null"), devices=("cpu",), starts=True)
     for budget, reserved_s in {"10m": seconds, "60s": 30.0, "": 0.0}.items():
         bounded = request.model_copy(update={"budget": Duration.parse(budget, "--budget") if budget else None})
-        assert _reserved_for_starts_s(bounded, plan(bounded)) == pytest.approx(reserved_s)
+        assert reserved_for_starts_s(bounded, plan(bounded)) == pytest.approx(reserved_s)
 
 
 def shown(width: int, asked: dict[tuple[str, str], str] | None = None) -> str:
