@@ -64,6 +64,11 @@ def in_plain_words(message: str) -> str:
     return message.partition(", unable to parse")[0].replace("Input should be", "it must be")
 
 
+def is_misspelt(name: str, known: Iterable[str]) -> bool:
+    """Return True if a name is nearly a known one, and no longer form of it such as `batches`."""
+    return any(one not in name for one in difflib.get_close_matches(name, list(known), n=1, cutoff=0.75))
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:
     """Return an error for an unknown name. It names the nearest known one, or all of them, and `where` it stands."""
     known = sorted(known)
