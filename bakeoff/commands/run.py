@@ -33,7 +33,7 @@ from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, likely_to_run, starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
+from bakeoff.records.errors import INTERRUPTED, NOTHING_YET, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import Store, what_is_kept_in
@@ -79,7 +79,7 @@ def run(
             _add_starts(prepared.request, store, progress, budget_ends_s)
         except KeyboardInterrupt:
             if store is None or store.environment() is None:
-                raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
+                raise KeyboardInterrupt(NOTHING_YET) from None
         with written_to_the_end():
             return report_of(store), store
 
