@@ -122,6 +122,24 @@ def test_bad_input_is_refused_in_one_line(command_line: CommandLine, arguments: 
 
 
 @pytest.mark.parametrize(
+    ("folder", "plan", "said"),
+    [
+        ("pipeline", "{}", "pipeline compares parts of a pipeline that lived in one process: start that anew"),
+        ("pipeline/parts", "{}", "pipeline/parts was begun by another version of Bakeoff"),
+        ("pipeline/parts", '{"request": {"colour": "red"}}', "pipeline/parts was begun by another version of Bakeoff"),
+        ("pipeline/parts", "{", "pipeline/parts holds no run that can be read: name the folder that --out named"),
+    ],
+)
+def test_what_cannot_be_resumed_is_said_without_files_of_ours(
+    command_line: CommandLine, folder: str, plan: str, said: str
+) -> None:
+    Path("pipeline/parts").mkdir(parents=True)
+    Path("pipeline/parts/plan.json").write_text(plan)
+    refused = complaint(command_line("resume", folder))
+    assert said in refused and "plan.json" not in refused
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'? (in run.toml)"),

@@ -36,7 +36,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import INTERRUPTED, NOTHING_YET, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
-from bakeoff.records.store import Store, what_is_kept_in
+from bakeoff.records.store import OF_ANOTHER_VERSION, Store, what_is_kept_in
 from bakeoff.records.text import counted, first, listed
 from bakeoff.reports.console import console_for, print_json, say, stderr, write_and_print, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
@@ -320,7 +320,7 @@ def request_of(store: Store) -> Request:
     try:
         return Request(**store.request())
     except UsageError as error:
-        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff: {error}") from None
+        raise UsageError(f"{store.root} {OF_ANOTHER_VERSION} ({error})") from None
 
 
 def exit_status(judgement: Judgement) -> int:
