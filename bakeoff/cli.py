@@ -296,7 +296,7 @@ def report(
         str | None, Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
     ] = None,
     keep: Annotated[
-        bool, Option("--keep", help="Keep the answer to --calls and --require as the report's own")
+        bool, Option("--keep", help="Keep the answer to --calls, --require and --accept as the report's own")
     ] = False,
     figures: Annotated[bool, Option("--figures", help="Write only the figures, of all these reports together")] = False,
     out: Annotated[
@@ -326,7 +326,7 @@ def report(
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
-    is_kept = keep or (calls is None and require is None)
+    is_kept = keep or (calls is None and require is None and accept is None)
     with written_to_the_end():
         for path in paths:
             folder = folder_of(path)
