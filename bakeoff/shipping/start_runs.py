@@ -40,7 +40,7 @@ from bakeoff.records.errors import NOTHING_YET, BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.records.text import one_line
+from bakeoff.records.text import last_words, one_line
 from bakeoff.shipping import cpp_program, export, script_environment
 
 LONGEST_START_S = 600.0
@@ -219,8 +219,8 @@ def start_once(contender: Contender) -> None:
             process.wait()
         if ends is None or process.returncode:
             said.seek(0)
-            text = said.read().strip().splitlines() or output.strip().splitlines()
-            raise StartFailed(one_line(text[-1], 300) if text else f"its process ended with {process.returncode}")
+            why = last_words(said.read()) or last_words(output)
+            raise StartFailed(why or f"its process ended with {process.returncode}")
     ends_ns = [began_ns, *map(int, ends.groups())]
     seconds = [(end - begin) / 1e9 for begin, end in itertools.pairwise(ends_ns)]
     interpreter_s, imports_s, load_s, first_answer_s, later_answers_s = seconds

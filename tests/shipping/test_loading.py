@@ -535,6 +535,7 @@ def test_a_folder_with_what_was_compiled_is_also_started_without(tmp_path: Path)
     [
         ({"imports": "import a_module_that_is_not_there"}, "No module named 'a_module_that_is_not_there'"),
         ({"call": "1 / 0"}, "ZeroDivisionError"),
+        ({"call": 'raise ValueError("bad values 1 2\\n 3 4\\n[ CPUFloatType{2,2} ]")'}, "ValueError: bad values 1 2"),
         ({"check": 'print("output 0 is wrong", file=__import__("sys").stderr)'}, "output 0 is wrong"),
     ],
 )
