@@ -296,7 +296,7 @@ def report(
         str | None, Option(help="Judge again by errors that are accepted: 'rmse<1e-3'; '' accepts none")
     ] = None,
     keep: Annotated[
-        bool, Option("--keep", help="Keep the answer to --calls and --require as the report's own")
+        bool, Option("--keep", help="Keep the answer to --calls, --require and --accept as the report's own")
     ] = False,
     figures: Annotated[bool, Option("--figures", help="Write only the figures, of all these reports together")] = False,
     out: Annotated[
@@ -326,7 +326,7 @@ def report(
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
-    is_kept = keep or (calls is None and require is None)
+    is_kept = keep or (calls is None and require is None and accept is None)
     with written_to_the_end():
         for path in paths:
             folder = folder_of(path)
@@ -529,7 +529,9 @@ def check_itself(
 
     named = config.split(models or ["mlp,transformer"])
     rows = selfcheck.run_and_say(named, device, mode, trials, console_for(as_json))
-    status = int(any(row.winners for row in rows if row.planted == 1.0))
+    equal = [row for row in rows if row.planted == 1.0]
+    is_complete = sum(row.trials for row in equal) == trials * len(named)
+    status = int(any(row.winners for row in equal)) if is_complete else INTERRUPTED
     return print_json(selfcheck.SelfcheckAnswer(rows=rows), status) if as_json else status
 
 
@@ -647,11 +649,15 @@ def measure_starts(
     with steps() as say_step:
         measured = measure_run(run, labels or (), starts, cold, say_step)
     judged, files = writer.write_starts(measured, require, out or folder_of(run) / "starts")
+    cut_off = [cell for cell in measured.cells if cell.is_cut_off]
+    status = INTERRUPTED if cut_off else shown.exit_status(judged)
+    if cut_off:
+        say(f"{cut_off[0].reason.capitalize()}: what was measured until then follows.", stderr)
     if as_json:
-        return print_json(shown.answer_of(judged, measured, files), shown.exit_status(judged))
+        return print_json(shown.answer_of(judged, measured, files), status)
     print_blocks(writer.starts_blocks(judged, measured))
     say(f"Starts: {files[0]}")
-    return shown.exit_status(judged)
+    return status
 
 
 @app.command()

@@ -122,6 +122,24 @@ def test_bad_input_is_refused_in_one_line(command_line: CommandLine, arguments: 
 
 
 @pytest.mark.parametrize(
+    ("folder", "plan", "said"),
+    [
+        ("pipeline", "{}", "pipeline compares parts of a pipeline that lived in one process: start that anew"),
+        ("pipeline/parts", "{}", "pipeline/parts was begun by another version of Bakeoff"),
+        ("pipeline/parts", '{"request": {"colour": "red"}}', "pipeline/parts was begun by another version of Bakeoff"),
+        ("pipeline/parts", "{", "pipeline/parts holds no run that can be read: name the folder that --out named"),
+    ],
+)
+def test_what_cannot_be_resumed_is_said_without_files_of_ours(
+    command_line: CommandLine, folder: str, plan: str, said: str
+) -> None:
+    Path("pipeline/parts").mkdir(parents=True)
+    Path("pipeline/parts/plan.json").write_text(plan)
+    refused = complaint(command_line("resume", folder))
+    assert said in refused and "plan.json" not in refused
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'? (in run.toml)"),
@@ -306,9 +324,9 @@ def test_what_is_incorrect_names_blame_and_is_accepted_where_that_was_asked(
     assert "  bakeoff blame run null/wrong" in lines
     assert not any("--accept" in line for line in lines), "an error of the build's is no rounding"
     before = report_file.read(Path("run")).records
-    assert command_line("report", "run", "--accept", "rmse<5")[0] == 0
+    assert command_line("report", "run", "--accept", "rmse<5", "--keep")[0] == 0
     assert statuses(report_file.read(Path("run")))["null/wrong"] == "ok"
-    assert command_line("report", "run", "--accept", "")[0] == 0
+    assert command_line("report", "run", "--accept", "", "--keep")[0] == 0
     assert report_file.read(Path("run")).records == before
 
     assert command_line(*asked, "--processes", "2", "--accept", "rmse<5", "--out", "again")[0] == 0
@@ -749,7 +767,9 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5")])
+@pytest.mark.parametrize(
+    "asked", [("--calls", "100000"), ("--require", "median_ms<2, build_s>5"), ("--accept", "rmse<5")]
+)
 def test_a_question_changes_nothing_on_disk(folder: Path, ask: CommandLine, asked: tuple[str, str]) -> None:
     _, plain, _ = ask()
     before = files_of(folder)

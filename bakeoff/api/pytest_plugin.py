@@ -66,17 +66,22 @@ class Comparing:
         """Measure as `bakeoff.compare` does, and fail the test if a cell became slower or broke since the base. A test
         without a base passes, and the summary of the session says that nothing was compared."""
         from bakeoff.api.compare import compare
+        from bakeoff.records.errors import BakeoffError
 
+        __tracebackhide__ = True  # pytest shows the line of the test
         self._runs += 1
         # the folder for one run of a test is the same in every session
         readable = re.sub(r"[^A-Za-z0-9._]+", "-", self._node.nodeid).strip("-")[-80:]
         digest = hashlib.sha256(self._node.nodeid.encode()).hexdigest()[:6]
         name = f"{readable}-{digest}" if self._runs == 1 else f"{readable}-{digest}-{self._runs}"
-        result = compare(
-            model,  # type: ignore[arg-type]
-            inputs,  # type: ignore[arg-type]
-            **{"out": self._folder / name, "progress": False, **options},
-        )
+        try:
+            result = compare(
+                model,  # type: ignore[arg-type]
+                inputs,  # type: ignore[arg-type]
+                **{"out": self._folder / name, "progress": False, **options},
+            )
+        except BakeoffError as error:
+            raise error.with_traceback(None) from None  # its message says it whole
         if self._save:
             kept = Path(self._save) / name
             shutil.rmtree(kept, ignore_errors=True)

@@ -25,6 +25,7 @@ _SYMBOL = re.compile(r"\b[uz]+f?\d+\b")
 _SAYS_NOTHING = re.compile(
     r"(?:Exception from|Check '.*' failed at) \S+:\d+:$|FrontEnd API failed with \w+:$|backend='\w+' raised:$"
     r"|Set TORCHDYNAMO_VERBOSE=1 for |\(Refer to the full stack trace above "
+    r"|(?:Tensor:|Columns \d+ to \d+|\(\d+,.*\) =|\[ ?[\w.]+\{[\d,]*\} ?\]|[-+\d.e\s,*\[\]()]+)$"  # of a tensor
 )
 
 
@@ -137,10 +138,17 @@ _OTHER_SIZE = re.compile(r"size of (?:the )?tensor(?: a)? \((\d+)\) must match t
 
 def _of_torchscript(text: str) -> Failure | None:
     match = re.search(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", text, re.DOTALL)
+    if why := re.match(r"Tracer cannot infer type of .*\n:(.+)$", text, re.DOTALL):
+        return Failure(kind="no type in a trace", text=f"torch.jit.trace cannot infer a type: {why[1].strip()}")
     if match and (sizes := _OTHER_SIZE.search(match[2])):
         sentence = f"the trace froze a size, which is another one for other inputs ({sizes[1]} and {sizes[2]})"
         return Failure(kind="size frozen by the trace", text=sentence)
-    return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {match[2]}") if match else None
+    if not match:
+        return None
+    says, lines = _short_message(match[2]), re.findall(r"\n\s*(.+)\n\s*~+ <--- HERE", text)
+    if lines and _SAYS_NOTHING.match(says):
+        says = lines[-1]
+    return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {says}")
 
 
 def _operator(name: str) -> str:

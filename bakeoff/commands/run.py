@@ -32,10 +32,10 @@ from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, reserved_for_starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import INTERRUPTED, BakeoffError, UsageError, unknown
+from bakeoff.records.errors import INTERRUPTED, NOTHING_YET, BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
-from bakeoff.records.store import Store, what_is_kept_in
+from bakeoff.records.store import OF_ANOTHER_VERSION, Store, what_is_kept_in
 from bakeoff.records.text import counted, first, listed
 from bakeoff.reports.console import console_for, print_json, say, stderr, write_and_print, written_to_the_end
 from bakeoff.reports.json_answer import answer_of
@@ -78,7 +78,7 @@ def run(
             _add_starts(prepared.request, store, progress, budget_ends_s)
         except KeyboardInterrupt:
             if store is None or store.environment() is None:
-                raise KeyboardInterrupt("nothing was measured yet, and the command can be run again") from None
+                raise KeyboardInterrupt(NOTHING_YET) from None
         with written_to_the_end():
             return report_of(store), store
 
@@ -304,7 +304,7 @@ def request_of(store: Store) -> Request:
     try:
         return Request(**store.request())
     except UsageError as error:
-        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff: {error}") from None
+        raise UsageError(f"{store.root} {OF_ANOTHER_VERSION} ({error})") from None
 
 
 def exit_status(judgement: Judgement) -> int:

@@ -32,11 +32,12 @@ from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
-from bakeoff.records.errors import BakeoffError
+from bakeoff.records.errors import NOTHING_YET, BakeoffError
 from bakeoff.records.grouping import grouped
 from bakeoff.records.schema import Burst, Cell, Frozen, Ratio, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.reports import sentences
+from bakeoff.reports.console import say, stderr
 from bakeoff.reports.tables import Column, Table
 from bakeoff.reports.terminal import print_blocks
 
@@ -84,16 +85,22 @@ class Summary(Frozen):
 
 
 def run_and_say(models_named: Sequence[str], device: str, mode: str, trials: int, console: Console) -> list[Summary]:
-    """Run these trials of each model, say what each called and then the table, and return its rows."""
-    rows: list[Summary] = []
-    for model in models_named:
-        answers = []
-        for number, trial in enumerate(run(model, device, mode, trials), start=1):
-            answers.append(trial.answers)
-            equal = trial.answers[0]
-            said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
-            console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
-        rows += summarise_trials(model, mode, answers)
+    """Run these trials of each model, say what each called and then the table, and return its rows. An interruption
+    ends the trials: the rows are those of the ones before it."""
+    answers: dict[str, list[tuple[SlowdownAnswer, ...]]] = {}
+    try:
+        for model in models_named:
+            for number, trial in enumerate(run(model, device, mode, trials), start=1):
+                answers.setdefault(model, []).append(trial.answers)
+                equal = trial.answers[0]
+                said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
+                console.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
+    except KeyboardInterrupt:
+        if not answers:
+            raise KeyboardInterrupt(NOTHING_YET) from None
+        done, asked = sum(map(len, answers.values())), trials * len(models_named)
+        say(f"Interrupted after {done} of {asked} trials. The table has these, and nothing is kept.", stderr)
+    rows = [row for model, of_model in answers.items() for row in summarise_trials(model, mode, of_model)]
     columns: list[Column[Summary]] = [
         Column("model", lambda row: row.model, is_text=True),
         Column("the copy is", lambda row: "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower"),

@@ -59,7 +59,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
             judge_contest(
                 records,
                 run_id=report.run_id if counts[contest_id] > 1 else None,
-                stop=_stop_of(report, records, requirements),
+                stop=_stop_of(report, records),
                 last=next((verdict for verdict in report.last_verdicts if verdict.contest_id == contest_id), None),
                 requirements=requirements,
                 calls=calls if isinstance(calls, int) else None,
@@ -79,12 +79,12 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
     )
 
 
-def _is_so_far(report: Report, records: Sequence[Record], requirements: Requirements) -> bool:
+def _is_so_far(report: Report, records: Sequence[Record]) -> bool:
     """Return True if what an interruption has left out bears on the answer of the contest with these records."""
     if report.complete or any(record.is_in_part for record in records):
         return not report.complete
-    if report.lacks_only_starts:
-        return requirements.judge_starts and not any(record.starts for record in records)
+    if report.lacks_only_starts:  # a doubt says what is required of them
+        return False
     return not any(record.is_in_part for record in report.records)  # of a version that marked none
 
 
@@ -92,9 +92,9 @@ MOST_OF_TIME_LIMIT = 0.5
 """A contest whose cells took less of their time limit was not ended by it."""
 
 
-def _stop_of(report: Report, records: Sequence[Record], requirements: Requirements) -> Stop:
+def _stop_of(report: Report, records: Sequence[Record]) -> Stop:
     """Return what would have kept the contest with these records from getting further processes."""
-    if _is_so_far(report, records, requirements):
+    if _is_so_far(report, records):
         return Stop.INTERRUPTED
     asked = report.request.get("processes")
     asked = asked if isinstance(asked, int) else FEWEST_PROCESSES

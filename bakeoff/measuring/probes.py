@@ -12,6 +12,7 @@ from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEn
 from bakeoff.measuring.messages import Event, Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend, TryImport
 from bakeoff.planning.request import OF_WORKERS, Request
 from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.text import last_words
 
 PROBE_LIMIT_S = 300.0
 Answer = TypeVar("Answer", bound=Event)
@@ -56,8 +57,8 @@ def ask(
     try:
         event = launcher.ask(job, log, limit_s, on_phase)
     except (WorkerEnded, DeadlinePassed) as error:
-        said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        raise BakeoffError(f"{failed}{error} {' '.join(said)}".strip()) from None
+        said = last_words(log.read_text(errors="replace")) if log.exists() else ""
+        raise BakeoffError(f"{failed}{error} {said}".strip()) from None
     if isinstance(event, Failed):
         raise BakeoffError(f"{failed}{event.failure.sentence}")
     assert isinstance(event, answer)

@@ -21,7 +21,8 @@ import importlib
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.machinery import PathFinder
@@ -34,7 +35,7 @@ from bakeoff.models.base import Dimension, Family, LoadedModel, Pipeline, Sizes
 from bakeoff.models.example_inputs import calibration_of, unpacked, with_own_inputs, with_stages
 from bakeoff.models.lazily import nn, torch
 from bakeoff.models.seeding import seeded
-from bakeoff.records.errors import UsageError, first_line, unknown
+from bakeoff.records.errors import UsageError, first_line, is_misspelt, unknown
 
 if TYPE_CHECKING:
     from bakeoff.models.file_variables import Variables
@@ -183,14 +184,16 @@ class UserModel(UserCode, Family):
     def _dimensions(self) -> dict[str, Dimension]:
         return source_code.dimensions_of(self.name, self.definition)
 
-    def _parameters_of_calibrate(self, of_factory: Collection[str]) -> frozenset[str] | None:
+    def _parameters_of_calibrate(self, of_factory: AbstractSet[str]) -> frozenset[str] | None:
         """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
         Raise UsageError for a parameter that it needs and the factory has not."""
         function = self.defined("calibrate")
         if function is None:
             return None
         parameters = {parameter.arg: default for parameter, default in source_code.parameters_of(function)}
-        if missing := [name for name, default in parameters.items() if name not in of_factory and default is None]:
+        others = {name: default for name, default in parameters.items() if name not in of_factory}
+        not_taken = of_factory - parameters.keys()
+        if missing := [name for name, default in others.items() if default is None or is_misspelt(name, not_taken)]:
             # an imported function of this name is not meant
             if function not in self.tree.body:
                 return None

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator
 INTERRUPTED = 130
 """The exit status of a command that was interrupted."""
 
+NOTHING_YET = "nothing was measured yet, and the command can be run again"
+"""What an interruption says before there is anything to keep."""
+
 FILES_LACK = (errno.EMFILE, errno.ENFILE)
 """The errors of a process, or of a machine, that may not open any more files."""
 
@@ -62,6 +65,11 @@ def os_reason(error: OSError) -> str:
 def in_plain_words(message: str) -> str:
     """Return what pydantic says of a value, in the words of our own messages."""
     return message.partition(", unable to parse")[0].replace("Input should be", "it must be")
+
+
+def is_misspelt(name: str, known: Iterable[str]) -> bool:
+    """Return True if a name is nearly a known one, and no longer form of it such as `batches`."""
+    return any(one not in name for one in difflib.get_close_matches(name, list(known), n=1, cutoff=0.75))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:

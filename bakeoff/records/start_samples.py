@@ -40,7 +40,7 @@ class StartedCell(Frozen):
     distributions: dict[str, int] | None = None  # bytes of each distribution that must be installed
     starts: list[Start] = Field(default_factory=list)
     reason: str = ""
-    is_cut_off: bool = False  # the time budget was over before all of its starts, which `resume` measures
+    is_cut_off: bool = False  # by the time budget, or an interruption, before all of its starts
 
     @property
     def environment_bytes(self) -> int | None:

@@ -22,7 +22,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError, os_reason
 from bakeoff.records.metrics import Metrics
 from bakeoff.records.precision import Precision
-from bakeoff.records.report_file import refuse_checks
+from bakeoff.records.report_file import PARTS, refuse_checks
 from bakeoff.records.schema import (
     CAPTURE,
     FIRST_CALL,
@@ -115,6 +115,9 @@ class ContestSoFar(Frozen):
     records: list[Record]
 
 
+OF_ANOTHER_VERSION = "was begun by another version of Bakeoff, which alone can go on with it: start the run anew"
+
+
 def what_is_kept_in(run: object) -> str:
     """Return what to do with a run, or one that is not known here (`RUN`), that an error has ended."""
     folder = shlex.quote(str(run))
@@ -197,7 +200,7 @@ class Store:
         """Return the request as JSON values. Raises UsageError if the folder holds no readable run."""
         plan = self._read_plan()
         if not isinstance(plan, dict) or not isinstance(plan.get("request"), dict):
-            raise UsageError(f"{self.root / 'plan.json'} is not a plan of this version of Bakeoff")
+            raise UsageError(f"{self.root} {OF_ANOTHER_VERSION}")
         return dict(plan["request"])
 
     @property
@@ -430,7 +433,10 @@ class Store:
             plan: dict[str, Any] = json.loads(path.read_bytes())
         except (OSError, ValueError):
             refuse_checks(self.root)
-            raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
+            lacks = "holds no run that can be read: name the folder that --out named, or one of results/"
+            if Store.is_run(self.root / PARTS):
+                lacks = "compares parts of a pipeline that lived in one process: start that anew, in another folder"
+            raise UsageError(f"{self.root} {lacks}") from None
         return plan
 
 

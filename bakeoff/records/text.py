@@ -35,6 +35,13 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
 
 
+def last_words(printed: str) -> str:
+    """Return the line that says why a process ended: its last exception, which data may follow, or else its last."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(?:Error|Exception)\b", line)]
+    return one_line((errors or lines or [""])[-1], 300)
+
+
 def counted(number: float, noun: str) -> str:
     """Return `1 thread`, `2 processes`, `1,234 calls` or `0.5 times`, with at most seven digits of a fraction."""
     plural = f"{noun}{'es' if noun.endswith('s') else 's'}"

@@ -155,7 +155,9 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
             for cell in wrong
             if has_kept_models and not cell.cell.why_no_modules
         ],
-        "to accept errors of this size after all": [accept_command(near, folder) + asked] if near else [],
+        "to accept errors of this size after all": [accept_command(near, folder) + (" --keep" if is_kept else asked)]
+        if near
+        else [],
         **{
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"
@@ -206,6 +208,8 @@ def export_command(
     best = exported(contest)
     if best is None or not best.record.artifact or (best.cell.dynamic and not best.record.open_axes):
         return ""
+    if not is_kept and any(isinstance(doubt, Accepted) for doubt in best.record.doubts):
+        return ""  # on disk it is incorrect
     name = best.label
     if len(contests) > 1:
         named_so = [other for other in contests if other.cell.model == contest.cell.model]

@@ -41,7 +41,7 @@ from bakeoff.records.errors import BakeoffError, UsageError, first_line, os_reas
 from bakeoff.records.report_file import folder_of
 from bakeoff.records.schema import INFERENCE, Record, Report, Status
 from bakeoff.records.store import Store
-from bakeoff.records.text import first, listed, one_line
+from bakeoff.records.text import first, last_words, listed, one_line
 from bakeoff.shipping import cpp_program, script_environment, script_parts, triton_server
 from bakeoff.shipping.sample_facts import Sample, sample_file, sample_of
 
@@ -239,8 +239,7 @@ def compile_folder(folder: Path, python: str = sys.executable) -> str:
         except (OSError, subprocess.TimeoutExpired) as error:
             done = subprocess.CompletedProcess(command, 1, "", first_line(error))
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"]
-            return one_line(lines[-1], 300)
+            return last_words(done.stderr) or f"its process ended with {done.returncode}"
         shutil.copytree(compiled, folder / COMPILED, ignore=shutil.ignore_patterns("*.lock", "locks"))
     return ""
 

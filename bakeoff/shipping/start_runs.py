@@ -36,11 +36,11 @@ from bakeoff.judging.stored_report import builds_at, report_of
 from bakeoff.measuring import isolation, nvml
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.server_start import temporary_folder
-from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.errors import NOTHING_YET, BakeoffError, UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.start_samples import Start, StartedCell, Starts
 from bakeoff.records.store import Store
-from bakeoff.records.text import one_line
+from bakeoff.records.text import last_words, one_line
 from bakeoff.shipping import cpp_program, export, script_environment
 
 LONGEST_START_S = 600.0
@@ -70,21 +70,25 @@ class Contender:
     distributions: dict[str, int] | None = None  # None for a program: they are read from its process
     starts: list[Start] = field(default_factory=list)
     reason: str = ""  # why it cannot be started any more
-    is_cut_off: bool = False  # by the time budget
+    is_cut_off: bool = False  # by the time budget or an interruption
 
 
 def measure_run(
     path: Path, names: Sequence[str], starts: int, drops_page_cache: bool, progress: Callable[[str], None]
 ) -> Starts:
     """Start the best two and eager of the run at `path`, or the cells of these names, `starts` times each, and also
-    their programs in C++. Raise UsageError if nothing can start, or the page cache may not be dropped."""
+    their programs in C++. An interruption keeps whole turns. Raise UsageError if nothing can start, or the page cache
+    may not be dropped."""
     if starts < LEAST_STARTS:
         raise UsageError(f"--starts {starts}: at least {LEAST_STARTS}, of which a median has an interval")
     if drops_page_cache:
         drop_page_cache()
     report = builds_at(path)
     records = _named(report, names)
-    cells = _start(report, path, records, progress, starts=starts, drops_page_cache=drops_page_cache, programs=True)
+    try:
+        cells = _start(report, path, records, progress, starts=starts, drops_page_cache=drops_page_cache, programs=True)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(NOTHING_YET) from None
     here = environment.capture()
     return Starts(
         run_id=report.run_id,
@@ -142,7 +146,11 @@ def _start(
                 contenders.append(bare)
             if programs and (program := _prepare_program(run, record, temporary / f"{number}-cpp", progress)):
                 contenders.append(program)
-        measure(contenders, starts, drops_page_cache, progress, ends_s)
+        try:
+            measure(contenders, starts, drops_page_cache, progress, ends_s)
+        except KeyboardInterrupt:
+            if not (programs and any(contender.starts for contender in contenders)):
+                raise
         return [StartedCell.of(contender, cell_id=contender.record.cell.id) for contender in contenders]
 
 
@@ -154,25 +162,33 @@ def measure(
     ends_s: float = math.inf,
 ) -> None:
     """Start every contender once in each turn, in random order. One that fails is not started again. After `ends_s` of
-    the monotonic clock nothing is started: whole turns are kept, and each contender says how many there were."""
-    for turn in range(starts):
-        for contender in random.sample(contenders, len(contenders)):
-            if contender.reason:
-                continue
-            if time.monotonic() > ends_s:
-                for cut_off in (other for other in contenders if not other.reason):
-                    cut_off.reason = f"the time budget was over after {turn} of {starts} starts"
-                    cut_off.is_cut_off = True
-                    del cut_off.starts[turn:]
-                return
+    the monotonic clock, or an interruption, nothing is started: whole turns are kept, and each contender says how many
+    there were."""
+
+    def cut_off(why: str) -> None:
+        for contender in contenders:
+            if not contender.reason:
+                contender.reason, contender.is_cut_off = f"{why} after {turn} of {starts} starts", True
+                del contender.starts[turn:]
+
+    for turn, contender in (
+        (turn, one) for turn in range(starts) for one in random.sample(contenders, len(contenders))
+    ):
+        if contender.reason:
+            continue
+        if time.monotonic() > ends_s:
+            return cut_off("the time budget was over")
+        try:
             progress(f"turn {turn + 1} of {starts}: {contender.label}")
             if drops_page_cache:
                 drop_page_cache()
-            try:
-                start_once(contender)
-            except StartFailed as error:
-                contender.reason = str(error)
-                contender.starts.clear()
+            start_once(contender)
+        except StartFailed as error:
+            contender.reason = str(error)
+            contender.starts.clear()
+        except KeyboardInterrupt:
+            cut_off("interrupted")
+            raise
 
 
 def start_once(contender: Contender) -> None:
@@ -203,8 +219,8 @@ def start_once(contender: Contender) -> None:
             process.wait()
         if ends is None or process.returncode:
             said.seek(0)
-            text = said.read().strip().splitlines() or output.strip().splitlines()
-            raise StartFailed(one_line(text[-1], 300) if text else f"its process ended with {process.returncode}")
+            why = last_words(said.read()) or last_words(output)
+            raise StartFailed(why or f"its process ended with {process.returncode}")
     ends_ns = [began_ns, *map(int, ends.groups())]
     seconds = [(end - begin) / 1e9 for begin, end in itertools.pairwise(ends_ns)]
     interpreter_s, imports_s, load_s, first_answer_s, later_answers_s = seconds

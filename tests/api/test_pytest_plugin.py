@@ -1,5 +1,6 @@
 """The plug-in for pytest, in projects of its own. What it measures is planted, except in a slow test."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,19 @@ def test_runs_of_a_test_are_kept_apart(project: pytest.Pytester) -> None:
     project.runpytest_inprocess(*LOADED, "--bakeoff-save", "base").assert_outcomes(passed=1)
     kept = sorted(folder.name for folder in (project.path / "base").iterdir())
     assert len(kept) == 2 and kept[1] == f"{kept[0]}-2" and kept[0].startswith("test_net.py-test_speed-")
+
+
+def test_a_mistake_is_one_message_below_the_line_of_the_test(project: pytest.Pytester) -> None:
+    project.makeconftest("")  # nothing is planted
+    project.makepyfile(test_net='def test_speed(bakeoff):\n    bakeoff.compare("mlp", backends="onnnx")\n')
+    found = project.runpytest_inprocess(*LOADED)
+    found.assert_outcomes(failed=1)
+    lines = found.stdout.str().splitlines()
+    assert [line for line in lines if line.startswith("E  ")] == [
+        "E       bakeoff.records.errors.UsageError: unknown backend 'onnnx': did you mean 'onnx'? (bakeoff list)"
+    ]
+    frames = [line for line in lines if re.match(r"\S+\.py:\d+: ", line)]
+    assert frames == ["test_net.py:2: UsageError"], "no frame of ours is shown"
 
 
 @pytest.mark.slow

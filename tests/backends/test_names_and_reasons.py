@@ -383,6 +383,12 @@ Traceback of TorchScript (most recent call last):
 RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 7x3)
 """
 
+TENSOR = """ -0.1197  1.1878
+(1,.,.) =
+-0.8521 -1.1941e-05
+[ CPUFloatType{2,2} ]
+"""
+
 LOWERING = """LoweringException: NotImplementedError: no complex numbers
   target: mine.twice.default
   args[0]: TensorBox(StorageBox(
@@ -465,6 +471,26 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
             "RuntimeError",
             TORCHSCRIPT,
             "in TorchScript: RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 7x3)",
+        ),
+        (
+            "ValueError",
+            re.sub("RuntimeError: .*", f"builtins.ValueError: bad values{TENSOR}", TORCHSCRIPT),
+            "in TorchScript: ValueError: bad values -0.1197  1.1878",
+        ),
+        (
+            "ValueError",
+            re.sub("RuntimeError: .*", f"builtins.ValueError: {TENSOR}", TORCHSCRIPT),
+            "in TorchScript: ValueError: return torch.mm(x, torch.zeros(7, 3))",
+        ),
+        (
+            "RuntimeError",
+            f"Tracer cannot infer type of {{'y': tensor([[-0.1448,{TENSOR}]]), 'n': None}}\n:Found Tensor and int",
+            "torch.jit.trace cannot infer a type: Found Tensor and int",
+        ),
+        (
+            "RuntimeError",
+            f"Tensor:\n{TENSOR}Cannot insert a Tensor that requires grad as a constant",
+            "RuntimeError: Cannot insert a Tensor that requires grad as a constant",
         ),
         (
             "InductorError",

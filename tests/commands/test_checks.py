@@ -3,16 +3,17 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
-from bakeoff import backends, models
+from bakeoff import backends, cli, models
 from bakeoff.backends.inductor import Inductor
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.commands import checks, max_batch, selfcheck
@@ -540,6 +541,26 @@ def test_a_copy_that_fails_makes_no_winner_of_the_other(monkeypatch: pytest.Monk
     monkeypatch.setattr(selfcheck, "measured", lambda *_, **__: [failed, EQUAL[1]])
     with pytest.raises(BakeoffError, match=r"eager failed \(error\), so nothing is compared: no module"):
         next(selfcheck.run("mlp", "cpu", "default", 1))
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+def test_an_interrupted_selfcheck_says_what_its_table_has(
+    trials: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[SimpleNamespace]:
+        yield from [SimpleNamespace(answers=(trial_answer(1.0, None), trial_answer(1.05, FIRST)))] * trials
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selfcheck, "run", interrupted)
+    assert cli.main(["selfcheck", "--model", "mlp,conv", "--trials", "3", "--json"]) == 130
+    printed = capsys.readouterr()
+    answer = json.loads(printed.out)
+    assert answer["exit_status"] == 130
+    if trials:
+        assert [(row["model"], row["trials"]) for row in answer["rows"]] == [("mlp", 1)] * 2
+        assert "Interrupted after 1 of 6 trials. The table has these, and nothing is kept." in printed.err
+    else:
+        assert answer["error"] == "interrupted: nothing was measured yet, and the command can be run again"
 
 
 @pytest.mark.slow

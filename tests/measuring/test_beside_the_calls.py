@@ -1,6 +1,7 @@
 """What a worker does beside its calls: stages, `evaluate`, samples, memory, copies and cold caches."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -447,6 +448,26 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder):  # which the reference stands in afterwards, too
         reference.compute(job, folder, folder)
     return folder / "sample.npz"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "taken"),
+    [
+        ("batch, limit=9", ["batch"]),
+        ("batch=8, bath=1, batches=2, seed=0", ["batch", "seed"]),  # `bath` is no `batch`, which is there, too
+        ("bacth=8", "unknown size of the model 'bacth': did you mean 'batch'?"),
+        ("sed=0", "unknown size of the model 'sed': did you mean 'seed'?"),
+        ("limit", "unknown size of the model 'limit': known: batch, seed (evaluate's other parameters need a default)"),
+    ],
+)
+def test_a_misspelt_size_is_no_parameter_of_the_metrics_own(parameters: str, taken: list[str] | str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def evaluate(predict, {parameters}): ...", names)
+    if isinstance(taken, list):
+        assert list(evaluating.arguments_of(names["evaluate"], {"batch": 4, "seed": 1})) == taken
+    else:
+        with pytest.raises(UsageError, match=re.escape(taken)):
+            evaluating.arguments_of(names["evaluate"], {"batch": 4, "seed": 1})
 
 
 @pytest.fixture

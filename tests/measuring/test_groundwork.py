@@ -119,6 +119,15 @@ def test_without_a_reference_there_is_a_reason(
     assert reason in str(error.value)
 
 
+@pytest.mark.parametrize("limit", [{"time_limit_s": 3.0}, {"budget": "10s"}], ids=["time limit", "budget"])
+def test_a_factory_that_hangs_is_named(limit: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import time\n\ndef build(batch: int = 2):\n    time.sleep(1e9)\n")
+    report = measure(tmp_path / "run", "null", models=[f"{tmp_path}/mine.py:build"], **limit)
+    (reason,) = [record.reason for record in report.records]
+    assert "your model did not load within" in reason
+    assert f"({tmp_path}/mine.py, in build() or an import before it)" in reason
+
+
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(
     launcher: ScriptedLauncher, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

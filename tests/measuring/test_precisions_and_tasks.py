@@ -298,7 +298,7 @@ def good(batch=1):
 """
 
 OUTCOMES = {
-    "hangs": (Status.TIMEOUT, "the reference was not computed within 6 s"),
+    "hangs": (Status.TIMEOUT, "your model did not load within 6 s: raise --time-limit ("),
     "hungry": (Status.OOM, "your model failed to load: RuntimeError: "),
     "hungry_when_called": (Status.OOM, "your model failed when it was called in fp32"),
     "asks": (Status.ERROR, "your model failed to load: EOFError: EOF when reading a line"),

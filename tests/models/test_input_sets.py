@@ -311,6 +311,10 @@ def test_a_function_that_calibrates_int8_is_not_called_for_other_precisions(fold
         ("def calibrate():\n    return []\n", "calibrate.. returned nothing"),
         ("def calibrate(batch):\n    return [torch.ones(batch, 4)]\n", "every call is also judged"),
         ("def calibrate():\n    return [torch.ones(9, 4)]\n", r"call 0 has a tensor of shape \(9, 4\) for \(2, 4\)"),
+        (
+            "def calibrate(bacth=2):\n    return []\n",
+            "unknown parameter of calibrate.. .*'bacth': did you mean 'batch'",
+        ),
         ("def calibrate(bacth):\n    return []\n", "unknown parameter of calibrate.. .*'bacth': did you mean 'batch'"),
     ],
 )

@@ -535,6 +535,7 @@ def test_a_folder_with_what_was_compiled_is_also_started_without(tmp_path: Path)
     [
         ({"imports": "import a_module_that_is_not_there"}, "No module named 'a_module_that_is_not_there'"),
         ({"call": "1 / 0"}, "ZeroDivisionError"),
+        ({"call": 'raise ValueError("bad values 1 2\\n 3 4\\n[ CPUFloatType{2,2} ]")'}, "ValueError: bad values 1 2"),
         ({"check": 'print("output 0 is wrong", file=__import__("sys").stderr)'}, "output 0 is wrong"),
     ],
 )
@@ -731,6 +732,32 @@ def test_the_page_cache_is_dropped_only_where_that_is_allowed(tmp_path: Path, mo
     monkeypatch.setattr(start_runs, "DROP_CACHES", tmp_path / "nowhere" / "drop_caches")
     with pytest.raises(UsageError, match="--cold: the page cache cannot be dropped"):
         start_runs.drop_page_cache()
+
+
+@pytest.mark.parametrize("whole_turns", [0, 2])
+def test_an_interruption_keeps_whole_turns_of_starts(
+    whole_turns: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times_s = iter([0.2] * (2 * whole_turns + 1))
+
+    def start(contender: Contender) -> None:
+        if (time_s := next(times_s, None)) is None:
+            raise KeyboardInterrupt
+        contender.starts.append(samples.start(time_s))
+
+    monkeypatch.setattr(start_runs, "_prepare", lambda _, __, record, ___: Contender(record, record.cell.label))
+    monkeypatch.setattr(start_runs, "_without_compiled", lambda _: None)
+    monkeypatch.setattr(start_runs, "_prepare_program", lambda *_: None)
+    monkeypatch.setattr(start_runs, "start_once", start)
+    assert cli.main(["start", str(run), "onnx", "eager", "--out", str(tmp_path / "out"), "--json"]) == 130
+    printed = capsys.readouterr()
+    answer = json.loads(printed.out)
+    assert answer["exit_status"] == 130 and (tmp_path / "out").exists() == bool(whole_turns)
+    if whole_turns:
+        assert [each["starts"] for each in answer["cells"]] == [2, 2] and answer["outcome"] in ("tie", "open")
+        assert "Interrupted after 2 of 7 starts: what was measured until then follows." in printed.err
+    else:
+        assert answer["error"] == "interrupted: nothing was measured yet, and the command can be run again"
 
 
 @pytest.mark.parametrize("in_cpp", [False, pytest.param(True, marks=pytest.mark.slow)])

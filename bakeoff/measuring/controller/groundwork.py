@@ -5,11 +5,13 @@ import os
 import time
 from pathlib import Path
 
+from bakeoff import models
 from bakeoff.measuring import messages
 from bakeoff.measuring.controller.cell_record import cause_of_death, products_of, tail_of
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.variables import own_digests
+from bakeoff.models.user import UserCode
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.time_plan import USUAL_CEILINGS_S
 from bakeoff.records.failure import DISK_FULL, NO_BUDGET_LEFT, Failure
@@ -20,6 +22,7 @@ from bakeoff.records.store import Origin, Store, file_digest
 from bakeoff.records.text import spell_minutes
 
 NOT_COMPUTED = "the reference could not be computed"
+NOT_IN_TIME = "the reference was not computed"
 NO_ROOM = "no disk space was left for the reference"
 CHANGED = "the model computes something else than before this run was interrupted"
 
@@ -28,6 +31,12 @@ def what_failed(phase: str, cell: Cell) -> str:
     if phase == "model":
         return "your model failed to load"
     return f"your model failed when it was called in {cell.precision}" if phase == "call" else NOT_COMPUTED
+
+
+def place_of_factory(cell: Cell) -> str:
+    """Return the place of the user's code that loads the model, or nothing where it is of a library or of a program."""
+    family = None if cell.is_live else models.find(cell.model)
+    return f"{family.path}, in {family.function}() or an import before it" if isinstance(family, UserCode) else ""
 
 
 class NoReference(Exception):
@@ -71,8 +80,10 @@ def reference(
     run.progress.note(f"{'comparing eager with' if job.is_resumed else 'preparing'} {of_it} {contest.id}")
     event, phase = _answer(run, job, log, limit_s)
     if event is None:
-        what = f"the reference was not computed within {limit_s:g} s"
-        raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit"))
+        is_loading = phase == "model"
+        what = f"{'your model did not load' if is_loading else NOT_IN_TIME} within {round(limit_s, 1):g} s"
+        place = place_of_factory(cell) if is_loading else ""
+        raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit", place=place))
     if isinstance(event, messages.Failed):
         is_full = event.failure.kind == DISK_FULL  # which is not the model's failure
         raise NoReference(event.status, NO_ROOM if is_full else what_failed(phase, cell), event.failure)

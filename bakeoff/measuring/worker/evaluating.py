@@ -30,7 +30,7 @@ from bakeoff.models.base import Around, Inputs, of_each_shape
 from bakeoff.models.example_inputs import answer_request
 from bakeoff.models.seeding import seeded
 from bakeoff.records.call_form import Arguments, maker
-from bakeoff.records.errors import BakeoffError, NotServed, UsageError
+from bakeoff.records.errors import BakeoffError, NotServed, UsageError, is_misspelt, unknown
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -251,11 +251,13 @@ def all_seeded(seed: int) -> Iterator[None]:
 
 def arguments_of(evaluate: Callable[..., object], available: Mapping[str, object]) -> dict[str, object]:
     """Return what the function takes beside `predict`: sizes of the model, and the seed. Raise UsageError for what it
-    needs and the model has not."""
+    needs and the model has not, and for a misspelt size."""
     _, *others = inspect.signature(evaluate).parameters.values()
     needed = [one for one in others if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    if missing := [one.name for one in needed if one.default is one.empty and one.name not in available]:
-        raise UsageError(f"evaluate takes '{missing[0]}', which is no size of the model: give it a default")
+    not_taken = available.keys() - {one.name for one in needed}
+    for one in needed:
+        if one.name not in available and (one.default is one.empty or is_misspelt(one.name, not_taken)):
+            raise unknown("size of the model", one.name, available, "evaluate's other parameters need a default")
     return {parameter.name: available[parameter.name] for parameter in needed if parameter.name in available}
 
 
