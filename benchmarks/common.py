@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -106,6 +107,20 @@ def _gpu() -> str:
 def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "one CPU")
+
+
+def add_limits(parser: argparse.ArgumentParser, budget_s: float) -> None:
+    """Add the options that `limits_of` reads, for how long each run of Bakeoff takes."""
+    parser.add_argument("--processes", type=int, help="as for bakeoff")
+    of_runs = f"seconds of each run of Bakeoff; 0: as long as it takes [{budget_s:.0f}]"
+    parser.add_argument("--budget", type=float, default=budget_s, help=of_runs)
+    parser.add_argument("--time-limit", type=int, help="as for bakeoff")
+
+
+def limits_of(options: argparse.Namespace) -> list[str]:
+    arguments = ["--budget", f"{options.budget:.0f}s"] if options.budget else []
+    arguments += ["--processes", str(options.processes)] if options.processes else []
+    return arguments + (["--time-limit", str(options.time_limit)] if options.time_limit else [])
 
 
 def run(arguments: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bakeoff.models.source_code import parse, with_constants
-from benchmarks.common import Limit, Lines, machine, run, say, table
+from benchmarks.common import Limit, Lines, add_limits, limits_of, machine, run, say, table
 
 TOLERANCE = 0.05
 FROM_MS = 1.0
@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace, problems: list[Problem], results: Lines
             found = script(path, settings, options, most_s)
         else:
             arguments = ["--model", str(path), "--backends", options.backends, "--devices", options.device]
-            arguments += ["--precision", settings, "--budget", f"{options.budget:.0f}s", "--no-artifacts"]
+            arguments += ["--precision", settings, "--no-artifacts", *limits_of(options)]
             for name, size in problem.small.items() if options.small else ():
                 arguments += ["--set", f"{name}={size}"]
             found = run(arguments, options.out / "runs" / f"{problem.name}-{settings}", most_s)
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--backends", help="[eager,inductor,inductor/cuda-graph; on a CPU eager,inductor]")
     parser.add_argument("--trials", type=int, default=TRIALS, help="calls of the usual script [100, as KernelBench]")
-    parser.add_argument("--budget", type=float, default=45.0, help="seconds of each run of Bakeoff [45]")
+    add_limits(parser, 45.0)
     parser.add_argument("--problem-limit", type=float, default=150.0, help="most seconds of each measurement [150]")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds of all, within which everything ends [540]")
     parser.add_argument("--small", action="store_true", help="sizes for a trial on two cores")

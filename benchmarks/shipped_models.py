@@ -33,7 +33,7 @@ from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.reports.charts.chart import BAR_Y, Axis, Chart, Dots, Mark
 from bakeoff.reports.charts.paint import save_svg
 from bakeoff.reports.charts.palette import Palette
-from benchmarks.common import Limit, Lines, machine, run, say, table
+from benchmarks.common import Limit, Lines, add_limits, limits_of, machine, run, say, table
 
 NEAR = 1.01
 """A backend is near the best one within this factor."""
@@ -86,10 +86,7 @@ def measure(options: argparse.Namespace, models: list[Asked], results: Lines) ->
             say(f"{asked.name}: not begun, {limit.left_s:.0f} s are left")
             continue
         arguments = [*asked.arguments(options.set), "--backends", options.backends, "--devices", options.device]
-        arguments += ["--precision", options.precision, "--no-artifacts"]
-        arguments += ["--budget", f"{options.budget:.0f}s"] if options.budget else []
-        arguments += ["--processes", str(options.processes)] if options.processes else []
-        arguments += ["--time-limit", str(options.time_limit)] if options.time_limit else []
+        arguments += ["--precision", options.precision, "--no-artifacts", *limits_of(options)]
         found = run(arguments, options.out / "runs" / f"{number}-{asked.name.partition(' ')[0]}", limit.left_s)
         results.append({"model": asked.name, "arguments": arguments} | found)
         best = found.get("failure") or f"{found['winner'] or ' or '.join(found['candidates'])}, {found['outcome']}"
@@ -215,9 +212,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--backends", default="best")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of every model, in place of the preset's")
-    parser.add_argument("--processes", type=int, help="as for bakeoff")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each run; 0: as long as it takes [60]")
-    parser.add_argument("--time-limit", type=int, help="as for bakeoff")
+    add_limits(parser, 60.0)
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of all, within which everything ends [570]")
     parser.add_argument("--retry", action="store_true", help="run what has no numbers once more")
     parser.add_argument("--table", action="store_true", help="only print the tables of what was measured")
