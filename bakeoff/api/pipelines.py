@@ -167,20 +167,23 @@ class WholeMeasured:
 
     def records(self, like: Record, began: datetime) -> list[Record]:
         """Return a record of each side, over the rounds that all of them shared."""
-        theirs = self.metrics.get(ORIGINAL)
-        return [
-            like.but(
+        theirs, records = self.metrics.get(ORIGINAL), []
+        for label, bursts in self.bursts.items() if self.rounds else ():
+            ours, shared = self.metrics.get(label), bursts[: self.rounds]
+            latency = summarise(shared)
+            assert latency is not None, "each burst has calls"
+            process = Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
+            record = like.but(
                 cell=like.cell.but(backend=label),
-                bursts=bursts[: self.rounds],
+                bursts=shared,
                 latency=latency,
-                processes=[Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)],
+                processes=[process],
                 started_at=began.isoformat(timespec="seconds"),
-                metrics=ours.beside(theirs) if (ours := self.metrics.get(label)) and theirs else ours,
+                metrics=ours.beside(theirs) if ours and theirs else ours,
                 reference_metrics=theirs,
             )
-            for label, bursts in self.bursts.items()
-            if (latency := summarise(bursts[: self.rounds]))
-        ]
+            records.append(record)
+        return records
 
 
 @dataclass
@@ -225,7 +228,7 @@ def compare_parts(
             raise UsageError(f"{name} and {other} are the same module: name one of them")
         if modules[name] in set(modules[other].modules()):
             raise UsageError(f"{name} is inside of {other}, whose winner would replace both: name one of them")
-    began = datetime.now(UTC)
+    began, begun_s = datetime.now(UTC), time.monotonic()
     folder = (out or RESULTS / f"{began:%Y%m%d-%H%M%S}-{type(pipeline).__name__}-parts").resolve()
     Store.check(folder)
     calls = recorded(pipeline, example, modules)
@@ -286,7 +289,7 @@ def compare_parts(
             records=made,
             verdicts=[],
             notes=notes,
-            elapsed_s=(datetime.now(UTC) - began).total_seconds(),
+            elapsed_s=time.monotonic() - begun_s,
         )
         writer.write(report, folder)
         return PipelineResult(result_at(folder).report, folder, results)

@@ -259,17 +259,16 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     if isinstance(value, _GENERATORS):
         content, put_back = _state_of_generator(value)
         leaves[f"{GENERATOR} {name}"] = GENERATOR, content
-        return lambda: put_back() or value
+        return _returning(value, put_back)
     if isinstance(value, np.ndarray):
         return _kept_array(name, value, leaves)
     if isinstance(value, ContextVar):
         with suppress(LookupError):  # of one that has no value
             content_of = _kept(name, value.get(), depth, seen, leaves)
-            return lambda: value.set(content_of()) and value
+            return _returning(value, lambda: value.set(content_of()))
         return lambda: value
     if isinstance(value, partial):
-        held = _kept(name, [*value.args, value.keywords], depth, seen, leaves)
-        return lambda: held() and value
+        return _returning(value, _kept(name, [*value.args, value.keywords], depth, seen, leaves))
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))
@@ -292,6 +291,16 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         if is_followed:
             return lambda: _refilled(value, {key: entry() for key, entry in entries.items()})
     return lambda: value
+
+
+def _returning(value: Any, put_back: Callable[[], object]) -> PutBack:
+    """Return what puts the content of a value back, and returns the value."""
+
+    def put() -> Any:
+        put_back()
+        return value
+
+    return put
 
 
 def _place_name(key: Any, place: int, is_container: bool) -> str:

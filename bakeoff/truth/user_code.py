@@ -268,8 +268,8 @@ def described_variables() -> Iterable[str]:
             if isinstance(value, type):
                 if value.__module__ == module.__name__:
                     settings = (*PLAIN, tuple, list, dict, torch.Tensor, np.ndarray)
-                    own = vars(value).items()
-                    attributes = {key: part for key, part in own if key[:2] != "__" and isinstance(part, settings)}
+                    own = {key: part for key, part in vars(value).items() if not key.startswith("__")}
+                    attributes = {key: part for key, part in own.items() if isinstance(part, settings)}
                     yield f"{name} {described(attributes)}\n"
             else:
                 yield f"{name} {described(value)}\n"

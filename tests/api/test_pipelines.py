@@ -394,6 +394,21 @@ def test_ctrl_c_in_the_rounds_of_the_whole_keeps_what_there_is(
     assert json.loads((tmp_path / "run" / "report.json").read_text())["complete"] is False
 
 
+def test_a_clock_that_is_set_back_does_not_shorten_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter(range(23, 0, -1))
+
+    class SetBack(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime(2026, 1, 1, next(hours), tzinfo=tz)
+
+    monkeypatch.setattr("bakeoff.api.pipelines.datetime", SetBack)
+    monkeypatch.setattr("bakeoff.api.pipelines.cells_to_ship", lambda part: [])  # nothing was built
+    names = ["first", "second"]
+    found = compare_parts(Two(), torch.ones(1, 4), names, scripted(("first", "second")), out=tmp_path / "run")
+    assert 0 < found.report.elapsed_s < 600
+
+
 def test_a_small_gain_of_one_process_is_not_called(tmp_path: Path) -> None:
     found = result(tmp_path, took(20.0, 19.5))
     assert found.whole is not None and found.whole.fastest.is_open and not found.loses
