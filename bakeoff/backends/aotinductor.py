@@ -19,6 +19,7 @@ from bakeoff.backends.inductor_profiling import OPTIONS_FOR_NAMES, naming_kernel
 from bakeoff.backends.profiling import CompilerWork, Kernel, Profiler, within_flat
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, CppRuntime, Runtime, ScriptPart, Threads, TritonBackend, spelled
+from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
@@ -227,8 +228,6 @@ class LoadedPackage(base.FlatCalls):
         return LoadedPackage(self._function, self._account, self._options)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
-
         kernels = [[Kernel(name, tuple(modules)) for name, *modules in graph] for graph in self._account["kernels"]]
         work = CompilerWork(facts=self._account["facts"])
         return TorchProfiler(self.run, is_on_cuda(module), kernels, work=work)

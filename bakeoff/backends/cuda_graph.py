@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped
-from bakeoff.backends.profiling import Profiler
+from bakeoff.backends.profiling import Kernel, Profiler
 from bakeoff.backends.runtime.contract import WARMING_CALLS
+from bakeoff.backends.torch_profiling import TorchProfiler
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.lazily import torch
 from bakeoff.records.errors import Unsupported, first_line
@@ -77,9 +78,6 @@ class Captured(Wrapped):
     def profiler(self, module: torch.nn.Module) -> Profiler | None:
         """Return a profiler of the replayed graph. Its kernels have the modules that they have without the graph, where
         they run in the same order."""
-        from bakeoff.backends.profiling import Kernel
-        from bakeoff.backends.torch_profiling import TorchProfiler
-
         inner = self._inner.profiler(module)
         if inner is None:
             return None

@@ -13,6 +13,7 @@ from bakeoff.backends.base import Availability, Compiled, Mode
 from bakeoff.backends.model_changes import CHANGES
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.standalone import Runtime, ScriptPart
+from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, graph_kernels, is_on_cuda
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import pytree, torch
 from bakeoff.records.device import Device
@@ -163,7 +164,6 @@ class Callables(Compiled):
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
         from bakeoff.backends.calling import FlatModule
-        from bakeoff.backends.torch_profiling import ModuleProfiler, TorchProfiler, graph_kernels, is_on_cuda
 
         if isinstance(self._quantised, torch.fx.GraphModule):
             return TorchProfiler(self.run, is_on_cuda(module), [graph_kernels(self._quantised.graph)])

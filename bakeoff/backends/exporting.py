@@ -9,7 +9,7 @@ from typing import Any
 
 from bakeoff.backends import older_opset
 from bakeoff.backends.base import Settings
-from bakeoff.backends.ranges import OpenAxes, naming_the_form
+from bakeoff.backends.ranges import OpenAxes, exported, naming_the_form
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import ir, onnx, torch
 
@@ -51,7 +51,6 @@ def export_onnx(
     torch.onnx.export raises, and Unsupported, with the operators, if the graph has no form in an older version.
     """
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors, tensor_names
-    from bakeoff.backends.ranges import exported
     from bakeoff.models.onnx_module import OnnxModule
 
     path = folder / EXPORTED

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from bakeoff.backends.base import Backend, Settings
+from bakeoff.backends.runtime.folder import switch
 from bakeoff.models.lazily import nn, torch
 from bakeoff.records.schema import Cell
 
@@ -22,8 +23,6 @@ SWITCH = "mha_fastpath"
 
 def apply(backend: Backend, cell: Cell) -> None:
     """Switch the fast path on or off in this process, as the cell's mode says, and set the mode's other switches."""
-    from bakeoff.backends.runtime.folder import switch
-
     mode = backend.mode(cell.mode)
     torch.backends.mha.set_fastpath_enabled(mode.fast_path)
     switch(mode.switches)

@@ -20,8 +20,9 @@ from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import mark, refuse_a_script, refusing_guards
 from bakeoff.backends.runtime.contract import WITH_CUDA_GRAPHS
 from bakeoff.backends.standalone import Runtime, ScriptPart, Threads, spelled
+from bakeoff.backends.torch_profiling import TorchProfiler
 from bakeoff.models.base import Inputs, of_each_shape
-from bakeoff.models.lazily import torch
+from bakeoff.models.lazily import dynamo_utils, inductor_config, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
@@ -277,8 +278,6 @@ class Inductor(base.Backend):
     def _build_parts(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile only the targets, each alone, or one for those that are alike. The module's own `forward` calls
         them."""
-        import torch._dynamo.config
-
         alike: dict[str, Any] = {}
         if context.cell.mode == REGIONAL:
             targets = surgical.find_repeated(module)
@@ -342,8 +341,7 @@ class FromCounters(Compiled):
 
     def placement(self) -> Placement:
         """Read Dynamo's and Inductor's counters, which start at zero in the cell's process, and their logs."""
-        from torch._dynamo.utils import counters
-
+        counters = dynamo_utils.counters
         graphs = counters["stats"]["unique_graphs"]
         broken = [
             f"graph break: {inductor_profiling.first_sentence(str(reason))}"
@@ -375,8 +373,7 @@ class FromCounters(Compiled):
         )
 
     def compilations(self) -> int:
-        from torch._dynamo.utils import counters
-
+        counters = dynamo_utils.counters
         return int(counters["stats"]["unique_graphs"]) + int(
             counters["inductor"]["cudagraph_recorded_non_static_inputs"]
         )
@@ -395,8 +392,6 @@ class Optimised(FromCounters, Callables):
         self._named = named
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.torch_profiling import TorchProfiler
-
         named, work = self._named, inductor_profiling.compiler_work(self._named)
         # hooks take 12 µs of a call: only where Python calls modules, and not one graph of the whole model
         is_one_graph = len(named.graphs) == 1 and not work.breaks and self._function is not module
@@ -414,8 +409,7 @@ class OptimisedSteps(FromCounters, base.Wrapped):
     def compile(self) -> None:
         """Make the first call, which compiles. Torch's optimisers break the graph around their own step on purpose. No
         work is left outside, so that is not a fallback."""
-        from torch._dynamo.utils import counters
-
+        counters = dynamo_utils.counters
         for name, part in self.stages():
             before = Counter(counters["graph_break"])
             part()
@@ -434,21 +428,19 @@ def against_freezing(cell: Cell) -> str:
 
 def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a mode. Raises Unsupported where this version of Inductor lacks one of its options."""
-    from torch._inductor import config
-
     for name in mode.get("options", {}):
         try:
-            operator.attrgetter(name)(config)
+            operator.attrgetter(name)(inductor_config)
         except AttributeError:
             raise Unsupported(f"Inductor of torch {torch.__version__} has no option {name}") from None
     return mode
 
 
 def generated_and_called() -> dict[str, int]:
-    from torch._dynamo.utils import counters
     from torch._inductor import metrics
 
-    return {"generated kernels": metrics.generated_kernel_count, "library calls": counters["inductor"]["extern_calls"]}
+    calls = dynamo_utils.counters["inductor"]["extern_calls"]
+    return {"generated kernels": metrics.generated_kernel_count, "library calls": calls}
 
 
 SKIPPING = "skipping cudagraphs due to "

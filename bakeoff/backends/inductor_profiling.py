@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.backends.profiling import CompilerWork, GraphBreak, Kernel, Modules, in_order, module_path
+from bakeoff.models.lazily import dynamo_utils, inductor_config
 from bakeoff.records.text import counted
 
 NOTED_BY = "set_kernel_post_grad_provenance_tracing"
@@ -68,7 +69,6 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
         yield named
         return
     import torch._functorch.config as functorch
-    import torch._inductor.config as config
     from torch._guards import CompileContext
     from torch._inductor.virtualized import V
 
@@ -78,7 +78,7 @@ def naming_kernels(wanted: bool, clean: Callable[[str], str] = lambda path: path
 
     with contextlib.ExitStack() as stack:
         # nothing reports the kernels of a graph that is read from a cache
-        stack.enter_context(config.patch({**OPTIONS_FOR_NAMES, "fx_graph_cache": False}))
+        stack.enter_context(inductor_config.patch({**OPTIONS_FOR_NAMES, "fx_graph_cache": False}))
         stack.enter_context(functorch.patch(enable_autograd_cache=False))
         for name in WRITERS:
             module = importlib.import_module(name)
@@ -114,11 +114,9 @@ def computes_nothing(node: Any) -> bool:
 
 
 def graph_breaks() -> list[GraphBreak]:
-    from torch._dynamo import utils
-
     breaks = [
         GraphBreak(reason=first_sentence(str(graph_break.reason)), place=place_in(graph_break.user_stack))
-        for graph_break in getattr(utils, "graph_break_reasons", [])
+        for graph_break in getattr(dynamo_utils, "graph_break_reasons", [])
     ]
     return list(dict.fromkeys(breaks))
 
@@ -156,7 +154,5 @@ def distinct_guards(failures: Iterable[str]) -> list[str]:
 
 def failed_guards() -> list[str]:
     """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
-    from torch._dynamo.utils import guard_failures
-
-    reasons = [str(reason) for of_code in guard_failures.values() for reason in of_code]
+    reasons = [str(reason) for of_code in dynamo_utils.guard_failures.values() for reason in of_code]
     return [" ".join(reason.strip().partition("\n")[0].split())[:300] for reason in reasons]  # torch 2.8 aligns them

@@ -16,7 +16,7 @@ from bakeoff.backends.base import Availability, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
 from bakeoff.models.base import Inputs
-from bakeoff.models.lazily import torch
+from bakeoff.models.lazily import iree_compiler, iree_runtime, torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
 from bakeoff.records.schema import DEVICE, Cell, Extent, Placement
@@ -63,13 +63,10 @@ class IREE(base.Backend):
         remedy = f"pip install {PACKAGES}, or bakeoff env add iree {PACKAGES}"
         if not (imports := base.installed("iree", remedy, "iree.compiler", "iree.runtime")):
             return imports
-        import iree.compiler
-        import iree.runtime
-
         target, driver = TARGETS[device.kind], DRIVERS[device.kind]
-        if target not in iree.compiler.query_available_targets():
+        if target not in iree_compiler.query_available_targets():
             return Availability(f"this build of iree-base-compiler has no target {target}")
-        if driver not in iree.runtime.query_available_drivers():
+        if driver not in iree_runtime.query_available_drivers():
             return Availability(f"this build of iree-base-runtime has no driver {driver}")
         return _gpu_available(device) if device.is_cuda else base.AVAILABLE
 
@@ -108,8 +105,6 @@ def cuda_target(capability: tuple[int, int]) -> str:
 
 
 def _gpu_available(device: Device) -> Availability:
-    import iree.runtime
-
     if not (available := torch_available(device)):
         return available
     capability = torch.cuda.get_device_capability(device.cuda_index)
@@ -117,7 +112,7 @@ def _gpu_available(device: Device) -> Availability:
         number = ".".join(map(str, capability))
         return Availability(f"IREE compiles for compute capability 6.0 and newer, and {device} has {number}")
     try:
-        iree.runtime.get_device(_address(device))
+        iree_runtime.get_device(_address(device))
     except Exception as error:
         return Availability(f"IREE's CUDA driver does not start: {first_line(error)}")
     return base.AVAILABLE
@@ -130,7 +125,6 @@ def _address(device: Device) -> str:
 def _compile(
     module: torch.nn.Module, inputs: Inputs, context: base.BuildContext, options: Mapping[str, object], artifact: Path
 ) -> None:
-    import iree.compiler
     from iree.compiler.tools.import_onnx import __main__ as onnx_importer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +133,7 @@ def _compile(
             exported = export_onnx(module, inputs, Path(folder))
             onnx_importer.main(onnx_importer.parse_arguments([str(exported.path), "-o", str(graph)]))
         with context.phase("compile"):
-            iree.compiler.compile_file(
+            iree_compiler.compile_file(
                 str(graph),
                 input_type="onnx",
                 target_backends=[TARGETS[context.cell.device.kind]],
@@ -152,18 +146,16 @@ class Program(base.Compiled):
     """A function in IREE's virtual machine. Each call returns its outputs in buffers of their own."""
 
     def __init__(self, artifact: Path, device: Device, threads: int, options: Settings) -> None:
-        import iree.runtime
-
         self._on = device
         if device.is_cuda:
-            config = iree.runtime.Config(device=iree.runtime.get_device(_address(device)))
+            config = iree_runtime.Config(device=iree_runtime.get_device(_address(device)))
         else:
             # the device is made with as many threads as this flag of the process says
-            iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
-            config = iree.runtime.Config(DRIVERS[device.kind])
-        loaded = iree.runtime.VmModule.mmap(config.vm_instance, str(artifact))
+            iree_runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+            config = iree_runtime.Config(DRIVERS[device.kind])
+        loaded = iree_runtime.VmModule.mmap(config.vm_instance, str(artifact))
         self._device = config.device
-        self._context = iree.runtime.SystemContext(vm_modules=[loaded], config=config)
+        self._context = iree_runtime.SystemContext(vm_modules=[loaded], config=config)
         # beside it stand `__init` and the same function with `$async` behind its name, which does not wait
         name = next(
             function_name
@@ -176,33 +168,29 @@ class Program(base.Compiled):
         self._results: Any = None
 
     def bind(self, inputs: Inputs) -> None:
-        import iree.runtime
-
         tensors = inputs.tensors()
-        self._arguments = iree.runtime.VmVariantList(len(tensors))
+        self._arguments = iree_runtime.VmVariantList(len(tensors))
         for tensor in tensors:
             array = tensor.contiguous().cpu().numpy()
             buffer = self._device.allocator.allocate_buffer_copy(
-                memory_type=iree.runtime.MemoryType.DEVICE_LOCAL,
-                allowed_usage=iree.runtime.BufferUsage.DEFAULT,
+                memory_type=iree_runtime.MemoryType.DEVICE_LOCAL,
+                allowed_usage=iree_runtime.BufferUsage.DEFAULT,
                 device=self._device,
                 buffer=array,
-                element_type=iree.runtime.array_interop.map_dtype_to_element_type(array.dtype),
+                element_type=iree_runtime.array_interop.map_dtype_to_element_type(array.dtype),
             )
             self._arguments.push_ref(buffer)
 
     def run(self) -> None:
-        import iree.runtime
+        import iree.runtime  # in each call that is timed
 
         results = iree.runtime.VmVariantList(1)
         self._context.vm_context.invoke(self._function, self._arguments, results)
         self._results = results
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        import iree.runtime
-
-        views = [self._results.get_as_object(index, iree.runtime.HalBufferView) for index in range(self._results.size)]
-        arrays = [iree.runtime.DeviceArray(self._device, view).to_host() for view in views]
+        views = [self._results.get_as_object(index, iree_runtime.HalBufferView) for index in range(self._results.size)]
+        arrays = [iree_runtime.DeviceArray(self._device, view).to_host() for view in views]
         return tuple(torch.from_numpy(array.copy()).to(self._on) for array in arrays)
 
     def placement(self) -> Placement:

@@ -23,8 +23,6 @@ ALIGNMENT = 64
 def fold_norms(module: torch.nn.Module, inputs: Inputs) -> int:
     """Fold each batch norm of `module` into the convolution whose output it gets. Return how many were folded. Training
     must be off, and outputs must be checked: another reader of a folded convolution is not seen."""
-    from torch.nn.utils import fuse_conv_bn_eval
-
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     calls: Counter[nn.Module] = Counter()
@@ -50,7 +48,7 @@ def fold_norms(module: torch.nn.Module, inputs: Inputs) -> int:
     for convolution, norm in pairs:
         is_known: Any = norm
         if calls[convolution] == calls[norm] == 1 and not norm.training and is_known.running_var is not None:
-            fused: Any = fuse_conv_bn_eval(convolution, is_known)  # type: ignore[type-var]
+            fused: Any = nn.utils.fuse_conv_bn_eval(convolution, is_known)  # type: ignore[type-var]
             convolution.weight, convolution.bias = fused.weight, fused.bias
             _replace(module, norm, nn.Identity())
             folded += 1

@@ -14,14 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bakeoff.backends import profiling
 from bakeoff.backends.profiling import NOBODY, Kernel, Modules, Owner, TracedSpan
+from bakeoff.backends.torch_profiling import CALL, TorchProfiler, Trace, traced, walk
 from bakeoff.models.lazily import onnx, torch
-
-if TYPE_CHECKING:
-    from bakeoff.backends.torch_profiling import Trace
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 RULES = "pkg.onnxscript.rewriter.rule_name"
@@ -205,13 +203,9 @@ class SessionProfiler(profiling.NodeProfiler):
     def kernels(self) -> list[Kernel]:
         """Make the session's first calls on a GPU, and return the kernels of the second run in the order of their
         launches: the first one tries algorithms."""
-        from torch.autograd.profiler import record_function
-
-        from bakeoff.backends.torch_profiling import CALL, traced
-
         with traced(on_cuda=True) as traces:
             for _ in range(2):
-                with record_function(CALL):
+                with torch.autograd.profiler.record_function(CALL):
                     self.run()
                     torch.cuda.synchronize()
         return kernels_in(traces[0], self._events(), self.owners)
@@ -227,8 +221,6 @@ class SessionProfiler(profiling.NodeProfiler):
 def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> profiling.Profiler:
     """Return a profiler by kernels of `run`, which calls a session on a GPU. `nodes` profiles a second session, whose
     kernels run in the same order: a replayed graph names no nodes."""
-    from bakeoff.backends.torch_profiling import TorchProfiler
-
     with nodes:
         profiler = TorchProfiler(run, True, [nodes.kernels()], work=nodes.work())
     profiler.source = f"torch.profiler, with the nodes of {nodes.source}"
@@ -237,8 +229,6 @@ def on_device(nodes: SessionProfiler, run: Callable[[], None]) -> profiling.Prof
 
 def kernels_in(trace: Trace, events: Sequence[Mapping[str, Any]], owners: Mapping[str, Owner]) -> list[Kernel]:
     """Return the kernels of the second run of a session that both profiles show, with the modules of their nodes."""
-    from bakeoff.backends.torch_profiling import CALL, walk
-
     in_order_of_time = sorted(events, key=lambda event: event.get("ts", 0))
     nodes = [event for event in in_order_of_time if is_node(event)]
     runs = [event for event in in_order_of_time if event.get("name") == "model_run"]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from bakeoff.backends.base import Availability, Backend, BuildContext, Compiled, Settings, installed
 from bakeoff.models.base import Inputs
+from bakeoff.models.generation import context_of
 from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
@@ -55,8 +56,6 @@ class OnnxRuntimeGenAI(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Raises Unsupported for an architecture that onnxruntime-genai does not know."""
         import onnxruntime_genai
-
-        from bakeoff.models.generation import context_of
 
         folder = context.workspace / "model"
         with context.phase("export"):

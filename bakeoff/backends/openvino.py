@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from bakeoff.backends import base, onnx_quantising, weight_only
 from bakeoff.backends.base import Availability, BuildContext, Compiled, Settings
-from bakeoff.backends.exporting import QUANTISED, use_exportable_experts
+from bakeoff.backends.exporting import QUANTISED, export_onnx, exported_before, use_exportable_experts
 from bakeoff.backends.openvino_profiling import Converted, RequestProfiler, converted_from_onnx, noting_modules
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import OpenAxes, exported, lowest_and_highest
@@ -178,7 +178,6 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised. A process
     that starts warm reads what the first one left."""
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
-    from bakeoff.backends.exporting import export_onnx, exported_before
     from bakeoff.models.onnx_module import OnnxModule
 
     if context.cell.precision is Precision.INT8:

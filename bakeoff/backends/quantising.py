@@ -28,7 +28,7 @@ from typing import Any
 
 from bakeoff.backends.base import BuildContext, Compiled, Settings, Wrapped, require
 from bakeoff.models.base import Inputs
-from bakeoff.models.lazily import nn, torch
+from bakeoff.models.lazily import inductor_config, nn, torch
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import GROUP_WEIGHTS, Precision
 from bakeoff.records.schema import Cell
@@ -76,9 +76,7 @@ class Prepared:
         oneDNN's int8 kernels need them."""
         if not (freezes or self.needs_freezing):
             return contextlib.nullcontext()
-        import torch._inductor.config
-
-        context: contextlib.AbstractContextManager[None] = torch._inductor.config.patch(freezing=True)
+        context: contextlib.AbstractContextManager[None] = inductor_config.patch(freezing=True)
         return context
 
     def example(self) -> Inputs:

@@ -49,16 +49,15 @@ def lowest_and_highest(axes: OpenAxes, tensor: int, shape: Sequence[int]) -> tup
 def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = (), kept: Sequence[int] = ()) -> ExportedProgram:
     """Export `module` by torch.export, with these axes open, as a program that takes flat tensors and returns those
     `kept`. Raise Unsupported, with the guard, if the program serves only a part of an open range."""
-    from torch.export import Dim
-
     from bakeoff.backends.calling import FlatModule, as_called, plain_tensors
 
     with plain_tensors(), naming_the_form(module), refusing_guards(axes):
         example = as_called(inputs)
         if not axes:
             return torch.export.export(FlatModule(module, inputs, kept), example)
+        dynamic = torch.export.Dim.DYNAMIC
         shapes = tuple(
-            {axis: Dim.DYNAMIC(min=span.low, max=span.high) for axis, span in of_tensor(axes, tensor).items()}
+            {axis: dynamic(min=span.low, max=span.high) for axis, span in of_tensor(axes, tensor).items()}
             for tensor in range(len(example))
         )
         program = torch.export.export(FlatModule(module, inputs, kept), example, dynamic_shapes=(shapes,))

@@ -17,6 +17,7 @@ from bakeoff.backends import base, cuda_graph, tensorrt_8
 from bakeoff.backends.base import Availability, BuildContext, Compiled, Mode, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before
+from bakeoff.backends.onnx_quantising import static_onnx
 from bakeoff.backends.profiling import Profiler
 from bakeoff.backends.ranges import lowest_and_highest, of_tensor
 from bakeoff.backends.runtime import tensorrt as runtime
@@ -126,8 +127,6 @@ class TensorRT(base.AheadOfTime):
         with context.phase("export"):
             exported = export_onnx(module, inputs, context.workspace, opset, axes=context.open_axes)
             if context.cell.precision is Precision.INT8:
-                from bakeoff.backends.onnx_quantising import static_onnx
-
                 exported = static_onnx(
                     exported, context.calibration, context.workspace, symmetric=True, kept=context.kept_in_float32
                 )

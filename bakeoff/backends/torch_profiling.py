@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from bakeoff.backends import profiling
 from bakeoff.backends.inductor_profiling import module_of_node
 from bakeoff.backends.profiling import CompilerWork, Kernel, Kind, Modules, ProfiledKernel, TracedSpan
+from bakeoff.models.lazily import torch
 
 CALL = "bakeoff::call"
 SCOPE = "bakeoff::module::"
@@ -92,10 +91,8 @@ def walk(events: Sequence[Event]) -> Iterator[Event]:
 @contextlib.contextmanager
 def traced(on_cuda: bool) -> Iterator[list[Trace]]:
     """Trace the block with torch's profiler. The yielded list holds the trace when the block has ended."""
-    from torch.autograd.profiler import profile
-
     traces: list[Trace] = []
-    with profile(use_kineto=True, use_device="cuda" if on_cuda else None) as profiler:
+    with torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if on_cuda else None) as profiler:
         yield traces
     assert profiler.kineto_results is not None
     host: defaultdict[int, list[Event]] = defaultdict(list)
@@ -141,13 +138,7 @@ def around_modules(
 ) -> Iterator[None]:
     """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that it was
     given and returned. Modules inside of a compiled graph call no hooks."""
-    from torch.nn.modules.module import (
-        _global_forward_hooks_with_kwargs,
-        register_module_forward_hook,
-        register_module_forward_pre_hook,
-    )
-
-    paths = module_paths(module)
+    of_all, paths = torch.nn.modules.module, module_paths(module)
 
     def before(child: torch.nn.Module, *_: object) -> None:
         if (path := paths.get(id(child))) is not None:
@@ -160,13 +151,17 @@ def around_modules(
     hidden: Callable[[Any], Any] = torch.compiler.disable if "torch._dynamo" in sys.modules else lambda hook: hook
     always = {"always_call": True, "with_kwargs": True}
     # these are global, because hooks of a module's own turn the fast path of transformer layers off
-    hooks = [register_module_forward_pre_hook(hidden(before)), register_module_forward_hook(hidden(after), **always)]
+    hooks = [
+        of_all.register_module_forward_pre_hook(hidden(before)),
+        of_all.register_module_forward_hook(hidden(after), **always),
+    ]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-            _global_forward_hooks_with_kwargs.pop(hook.id, None)  # torch keeps this mark of a hook that is removed
+            # torch keeps this mark of a hook that is removed
+            of_all._global_forward_hooks_with_kwargs.pop(hook.id, None)
 
 
 class ModuleProfiler(profiling.Profiler):
@@ -203,11 +198,9 @@ class ModuleProfiler(profiling.Profiler):
         return [own_times(events) for events in self._calls]
 
     def parts(self, calls: Sequence[Sequence[TracedSpan]]) -> list[ProfiledKernel]:
-        from torch.autograd.profiler import record_function
-
         with traced(on_cuda=False) as traces, scopes_around(self._module):
             for _ in range(SPLIT_CALLS):
-                with record_function(CALL):
+                with torch.autograd.profiler.record_function(CALL):
                     self._run()
         shares = shares_in(traces[0])
         parts: list[ProfiledKernel] = []
@@ -290,13 +283,11 @@ class TorchProfiler(profiling.Profiler):
         self._ran_graph = False
 
     def run(self) -> None:
-        from torch.autograd.profiler import record_function
-
         if self._traces is None:
             self._traces = self._stack.enter_context(traced(self._on_cuda))
             if self._module is not None:
                 self._stack.enter_context(scopes_around(self._module))
-        with record_function(CALL):
+        with torch.autograd.profiler.record_function(CALL):
             self._run()
             if self._on_cuda:
                 torch.cuda.synchronize()
@@ -420,12 +411,10 @@ def modules_by_name(kernels: Sequence[Kernel], ran: Sequence[str]) -> list[Modul
 
 @contextlib.contextmanager
 def scopes_around(module: torch.nn.Module) -> Iterator[None]:
-    from torch.autograd.profiler import record_function
-
     scopes: list[Any] = []
 
     def enter(path: str) -> None:
-        scopes.append(record_function(SCOPE + path))
+        scopes.append(torch.autograd.profiler.record_function(SCOPE + path))
         scopes[-1].__enter__()
 
     with warnings.catch_warnings(), around_modules(module, enter, lambda *_: scopes.pop().__exit__(None, None, None)):

@@ -24,7 +24,7 @@ from bakeoff.backends.ranges import exported, mark, refusing_guards
 from bakeoff.backends.tensorrt import layer_types
 from bakeoff.backends.traps import Facts, Finding, Weight, minor_version
 from bakeoff.models.base import Inputs
-from bakeoff.models.lazily import torch, torch_tensorrt
+from bakeoff.models.lazily import dynamo_utils, torch, torch_tensorrt
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -193,15 +193,11 @@ class Partitioned(base.Compiled):
         return flatten_outputs(self._outputs)
 
     def placement(self) -> Placement | None:
-        from torch._dynamo.utils import counters
-
-        reasons = [] if self._flat else counters["graph_break"]
+        reasons = [] if self._flat else dynamo_utils.counters["graph_break"]
         return coverage(self._parts, [f"graph break: {first_line(reason)}"[:300] for reason in reasons])
 
     def compilations(self) -> int:
-        from torch._dynamo.utils import counters
-
-        return 0 if self._flat else int(counters["stats"]["unique_graphs"])
+        return 0 if self._flat else int(dynamo_utils.counters["stats"]["unique_graphs"])
 
     def precision(self) -> base.Settings:
         engines = engines_of(self._parts)

@@ -9,6 +9,7 @@ from bakeoff.backends import base, cuda_graph, memory_format, torch_kernels
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.profiling import Kernel, Profiler, within_flat
 from bakeoff.backends.standalone import Runtime, ScriptPart, TritonBackend
+from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
 from bakeoff.models.base import Inputs
 from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
@@ -106,8 +107,6 @@ class Traced(base.FlatCalls):
         return Traced(self._frozen)
 
     def profiler(self, module: torch.nn.Module) -> Profiler:
-        from bakeoff.backends.torch_profiling import TorchProfiler, is_on_cuda
-
         return TorchProfiler(self.run, is_on_cuda(module), [self._kernels])
 
     def placement(self) -> Placement:

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from bakeoff.models.base import Call, Dimension, Family, LoadedModel, Sizes, ends_of_stream
+from bakeoff.models.calibration import second_half
 from bakeoff.models.calls_file import Leaf, SizeInFile, labels_of, load_calls, sizes_in
+from bakeoff.models.example_inputs import input_sets, sets_of_calls
 from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, unknown
@@ -85,9 +87,6 @@ class WithInputs(Family):
         return self._family.resolve(self._own(dimensions))
 
     def _with_inputs(self, model: LoadedModel, dimensions: Sizes) -> LoadedModel:
-        from bakeoff.models.calibration import second_half
-        from bakeoff.models.example_inputs import input_sets, sets_of_calls
-
         calls = calls_in(self.file, str(dimensions[CALL]))
         for call in calls:
             _require_parameters(model.module, call, self.file)

@@ -72,10 +72,8 @@ def form_by_types(what: str, types: set[torch.dtype]) -> tuple[str, ...]:
 
 def training_layers(module: nn.Module) -> list[nn.Module]:
     """Return the layers that act otherwise in training mode, and are in it."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-    from torch.nn.modules.dropout import _DropoutNd
-
-    return [part for part in module.modules() if part.training and isinstance(part, _BatchNorm | _DropoutNd)]
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    return [part for part in module.modules() if part.training and isinstance(part, kinds)]
 
 
 def form_by_mode(training: Iterable[nn.Module]) -> tuple[str, ...]:
@@ -95,8 +93,6 @@ def is_quantised(module: nn.Module) -> bool:
 def completed(model: LoadedModel, seed: int) -> LoadedModel:
     """Return the model without wrappers, and with the weights of lazy layers drawn from the seed by one call. Raise
     UsageError for a module on the meta device, which has no weights."""
-    from torch.nn.parameter import is_lazy
-
     module, taken = unwrapped(model.module)
     require_weights(module)
     forms = []
@@ -105,7 +101,7 @@ def completed(model: LoadedModel, seed: int) -> LoadedModel:
         forms.append("is a ScriptModule" if is_script else "has a ScriptModule among its parts")
     if is_quantised(module):
         forms.append("is quantised already, and stays so in each precision")
-    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         initialise(module, model.inputs, seed)
         forms.append(LAZY)
     elif _makes_layers(module, model.inputs, seed):

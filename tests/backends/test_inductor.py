@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._inductor import config, cudagraph_utils
 from torch.nn import functional
 
 from bakeoff import backends, models
@@ -160,8 +161,6 @@ def test_what_is_not_compiled_is_named(
 
 
 def test_a_skipped_cuda_graph_is_kept_with_its_reason() -> None:
-    from torch._inductor import cudagraph_utils
-
     with InductorLog() as log:
         cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to mutated inputs (1 instances)")
     assert log.cuda_graph_skips == ["mutated inputs (1 instances)"]
@@ -227,8 +226,6 @@ def test_an_option_that_this_torch_lacks_is_named() -> None:
 
 
 def test_without_a_compiler_it_is_unavailable_on_the_cpu() -> None:
-    from torch._inductor import config
-
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
         assert "install g++" in backends.create("inductor").available(Device("cpu")).reason
 
@@ -474,8 +471,6 @@ def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatc
 
 def compiler_that_finds(runtime: str, folder: Path) -> Any:
     """Return a context in which Inductor's compiler is g++, and says that the shared C++ runtime is at `runtime`."""
-    from torch._inductor import config
-
     script = folder / "g++"
     script.write_text(
         f"#!/bin/sh\ncase $1 in -print-file-name=*) echo '{runtime}' ;; *) exec {shutil.which('g++')} \"$@\" ;; esac\n"

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from bakeoff.backends import quantising
 from bakeoff.backends.base import BuildContext, Settings
@@ -74,8 +75,6 @@ def test_int8_quantises_every_layer_says_so_and_is_right(backend: str, model: st
 
 @pytest.mark.slow
 def test_inductor_multiplies_bytes_and_is_right(tmp_path: Path) -> None:
-    from torch._dynamo.utils import counters
-
     with built(cell_of("transformer", "inductor"), tmp_path) as one:
         assert 1e-3 < relative_rmse(one) < 4e-2
         assert one.compiled.precision().items() >= LAYERS["transformer"].items()

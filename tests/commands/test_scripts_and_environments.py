@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from bakeoff import cli
 from bakeoff.commands import bisection, environments
 from bakeoff.commands.bisection import BisectionState
 from bakeoff.commands.env_and_cache import used_at
@@ -368,8 +369,6 @@ def test_without_a_name_what_takes_most_is_recorded_for_its_task(command_line: C
 def test_a_script_that_ends_otherwise_still_gives_its_table(
     end: str, failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bakeoff import cli
-
     monkeypatch.chdir(tmp_path)
     Path("short.py").write_text(f"import sys, torch\ntorch.nn.ReLU()(torch.ones(2))\n{end}")
     assert cli.main(["run-script", "short.py", "--find"]) == (1 if failure else 0)

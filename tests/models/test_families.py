@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from bakeoff import models
 from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.surgical import find_targets
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.cell_model import load, move_to_device
@@ -397,8 +398,6 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_a_decoder_names_everything_between_its_products_as_a_target() -> None:
-    from bakeoff.backends.surgical import find_targets
-
     loaded: LoadedModel = load(cell_of("fp8_transformer", sizes=DECODER, precision="bf16"))
     found = find_targets(loaded.module, loaded.surgical_targets)
     kinds = {type(part).__name__ for part in found.values()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bakeoff.judging.compare import compare
 from bakeoff.judging.judgement import judge
 from bakeoff.records.metrics import Metric, Metrics
 from bakeoff.records.schema import Status
@@ -289,8 +290,6 @@ def test_without_scripts_everything_is_there_and_printed(reader: Reader, html: s
 
 def compared() -> str:
     """Return a page that compares two runs; the name of the new one is markup."""
-    from bakeoff.judging.compare import compare
-
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
     new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")
     return comparison_to_page(compare(base, new))

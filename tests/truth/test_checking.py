@@ -88,6 +88,27 @@ def as_it_is(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return module
 
 
+def build_of(call_of: Callable[[Any], Callable[..., Any]]) -> Build:
+    """Return a build whose calls need nothing of the first inputs."""
+    return lambda module, _: call_of(module)
+
+
+def with_fault(build: Build, alter: Callable[[torch.Tensor], torch.Tensor], place: int = 0) -> Build:
+    """Return a build that alters one of its outputs."""
+
+    def made(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+        own = build(module, first)
+
+        def call(*args: torch.Tensor) -> Any:
+            leaves, structure = pytree.tree_flatten(own(*args))
+            leaves[place] = alter(leaves[place])
+            return pytree.tree_unflatten(leaves, structure)
+
+        return call
+
+    return made
+
+
 def forgetful(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda *args: copy.deepcopy(module)(*args)
 
@@ -100,9 +121,7 @@ def with_a_state_of_its_own(module: nn.Module, first: Inputs) -> Callable[..., A
     return own
 
 
-def wrong(module: nn.Module, first: Inputs) -> Callable[..., Any]:
-    own = with_a_state_of_its_own(module, first)
-    return lambda *args: 1.01 * own(*args)
+wrong = with_fault(with_a_state_of_its_own, lambda each: 1.01 * each)
 
 
 def without_casts(module: nn.Module, _: Inputs) -> Callable[..., Any]:
@@ -164,24 +183,7 @@ def with_less_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return lambda x: b(nn.functional.dropout(torch.relu(a(x)), 0.2, training=True))
 
 
-def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-    return lambda x: module(x)[:1]
-
-
 SAMPLING = "sampling.py:factory"
-
-
-def off_in(place: int, by: float) -> Build:
-    """Draw other numbers, and return one of the outputs too large by this share."""
-
-    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        def forward(x: torch.Tensor) -> list[torch.Tensor]:
-            torch.rand(1)
-            return [each * (1 + by) if number == place else each for number, each in enumerate(module(x))]
-
-        return forward
-
-    return build
 
 
 EARLY_EXIT = "early_exit.py:factory"
@@ -190,14 +192,14 @@ EARLY_EXIT = "early_exit.py:factory"
 def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(references: Callable[[str], Path]) -> None:
     path, frozen = references(EARLY_EXIT), []
 
-    def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    def noting(module: nn.Module, first: Inputs) -> Callable[..., Any]:
         with noting_frozen_choices() as noted:
-            made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+            made = traced(module, first)
         frozen.extend(noted.among(traits_in(path).decisions))
-        return cast("Callable[..., Any]", made)
+        return made
 
-    assert not checked(EARLY_EXIT, path, traced).passed
-    found = checked(EARLY_EXIT, path, traced, frozen=tuple(frozen))
+    assert not checked(EARLY_EXIT, path, noting).passed
+    found = checked(EARLY_EXIT, path, noting, frozen=tuple(frozen))
     assert not found.passed
     assert "wrong for inputs with which the model decides otherwise: the trace froze a choice" in found.rule
     assert f"early_exit.py, line {frozen[0].line} (if logits.softmax(-1).max() > 0.9" in found.rule
@@ -434,10 +436,6 @@ def with_other_ends(module: nn.Module, _: Inputs) -> Callable[..., Any]:
 KEPT = "kept_buffers.py:factory"
 
 
-def without_writing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-    return lambda x: copy.deepcopy(module)(x)
-
-
 class MovingMean(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -472,10 +470,6 @@ def in_another_order(module: nn.Module, _: Inputs) -> Callable[..., Any]:
         return cast("torch.Tensor", halves - y.mean(-1) ** 2)
 
     return forward
-
-
-def off_by_a_million(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-    return lambda x: module(x) + 2e6
 
 
 def in_one_pass(module: nn.Module, _: Inputs) -> Callable[..., Any]:
@@ -518,11 +512,7 @@ def drawing(seed: int | None) -> Build:
 
 def shaken_by(share: float) -> Build:
     """Return sums whose order differs from call to call, as atomic additions on a GPU do, with so large a change."""
-
-    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        return lambda x: module(x) * (1 + share * torch.rand(()))
-
-    return build
+    return with_fault(as_it_is, lambda each: each * (1 + share * torch.rand(())))
 
 
 def test_answers_that_pass_but_differ_by_more_than_the_check_allows_are_incorrect(
@@ -530,12 +520,8 @@ def test_answers_that_pass_but_differ_by_more_than_the_check_allows_are_incorrec
 ) -> None:
     path = references(CANCELLATION)
     by = 2.5 * Reference.load(path).eager_rmse[0]
-
-    def swinging(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        signs = itertools.chain([1], itertools.repeat(-1))
-        return lambda x: module(x) + by * next(signs)
-
-    found = checked(CANCELLATION, path, swinging)
+    signs = itertools.chain([1], itertools.repeat(-1))
+    found = checked(CANCELLATION, path, with_fault(as_it_is, lambda each: each + by * next(signs)))
     assert not found.passed and found.rule.startswith(checking.VARIES)
 
 
@@ -545,19 +531,16 @@ TIES = "topk_ties.py:factory"
 PADDING = "encoder_padding.py:factory"
 
 
-def without_fast_path(change: float) -> Build:
-    """Answer as the layers do without eager's fast path, with another number at the last place of each sequence."""
+def without_fast_path(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    def forward(x: torch.Tensor, padding: torch.Tensor) -> Any:
+        with fast_path.switched_off():
+            return module(x, padding)
 
-    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        def forward(x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-            with fast_path.switched_off():
-                answer = cast("torch.Tensor", module(x, padding))
-            answer[:, -1] += change
-            return answer
+    return forward
 
-        return forward
 
-    return build
+def with_last_off(values: torch.Tensor) -> torch.Tensor:
+    return torch.cat((values[:, :-1], values[:, -1:] + 1e-3), dim=1)
 
 
 def constant(module: nn.Module, first: Inputs) -> Callable[..., Any]:
@@ -626,25 +609,6 @@ def choosing(module: nn.Module, _: Inputs) -> Callable[..., Any]:
     return forward
 
 
-def build_of(call_of: Callable[[Any], Callable[..., Any]]) -> Build:
-    """Return a build whose calls need nothing of the first inputs."""
-    return lambda module, _: call_of(module)
-
-
-def with_fault(build: Build, alter: Callable[[torch.Tensor], torch.Tensor], place: int = 0) -> Build:
-    def made(module: nn.Module, first: Inputs) -> Callable[..., Any]:
-        own = build(module, first)
-
-        def call(*args: torch.Tensor) -> Any:
-            leaves, structure = pytree.tree_flatten(own(*args))
-            leaves[place] = alter(leaves[place])
-            return pytree.tree_unflatten(leaves, structure)
-
-        return call
-
-    return made
-
-
 def at_places(shift: float) -> Build:
     """Return what is beside the places that are asked for."""
     return build_of(lambda module: lambda image, places: module(image, places + shift))
@@ -679,9 +643,10 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
                                    "with an empty line, loaded": (empty_line, LOADED)},
     "streaming_state.py:counting": {},
     RANDOM: {"without dropout": without_dropout, "with other numbers": with_other_numbers,
-             "with less dropout": with_less_dropout, "with another shape": with_another_shape},
-    SAMPLING: {"that draws otherwise": off_in(0, 0.0), "that is off in what is not drawn": off_in(1, 1e-4),
-               "that is off in what is drawn": off_in(0, 1.0)},
+             "with less dropout": with_less_dropout, "with another shape": with_fault(as_it_is, lambda each: each[:1])},
+    SAMPLING: {"that draws otherwise": with_other_numbers,
+               "that is off in what is not drawn": with_fault(with_other_numbers, lambda each: each * 1.0001, place=1),
+               "that is off in what is drawn": with_fault(with_other_numbers, lambda each: each * 2)},
     **{
         f"dataclass_output.py:{name}": {"with a choice, off for other inputs": (twice_after_the_first, CHOICE),
                                         "with a choice and another form": (without_the_last_output, CHOICE)}
@@ -761,8 +726,9 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
     "small_differences.py:offset": {"that is 2 % larger": with_fault(as_it_is, lambda each: each * 1.02)},
     "small_differences.py:whitened": {"that is 1 % larger": with_fault(as_it_is, lambda each: each * 1.01)},
     "small_differences.py:tiny": {"that is 1 % larger": with_fault(as_it_is, lambda each: each * 1.01)},
-    KEPT: {"that leaves buffers alone": without_writing, "that is eager, loaded": (as_it_is, LOADED)},
-    CANCELLATION: {"in another order": in_another_order, "off by a million": off_by_a_million,
+    KEPT: {"that leaves buffers alone": forgetful, "that is eager, loaded": (as_it_is, LOADED)},
+    CANCELLATION: {"in another order": in_another_order,
+                   "off by a million": with_fault(as_it_is, lambda each: each + 2e6),
                    "that differs by 0.001": shaken_by(1e-3)},
     **{case: {"with another seed": drawing(1), "without a seed": drawing(None)}
        for case in (SEEDED, "seeded_draw.py:dithered")},
@@ -778,7 +744,8 @@ BUILDS: dict[str, dict[str, Build | tuple[Build, dict[str, Any]]]] = {
         "other_worlds.py:late", "higher_order.py:factory", "higher_order.py:flex", "changed_batch.py:factory",
         "late_layers.py:factory",
     )},
-    PADDING: {"without the fast path": without_fast_path(0.0), "off without the fast path": without_fast_path(1e-3)},
+    PADDING: {"without the fast path": without_fast_path,
+              "off without the fast path": with_fault(without_fast_path, with_last_off)},
     "one_answer.py:factory": {"that is constant": constant},
     "one_answer.py:gated": {"that is constant": constant},
     "other_worlds.py:counter": {"that is constant": constant_sum},
@@ -844,39 +811,26 @@ def test_a_few_of_very_many_values_that_depend_on_rounding_are_no_doubt(referenc
         assert not checked(case, references(case), with_fault(in_one_order, alter)).passed
 
 
-def adding(*added: float) -> Build:
-    """Answer as the model does, with a number added to each output, or to the only one."""
-
-    def build(module: nn.Module, _: Inputs) -> Callable[..., Any]:
-        def forward(*given: torch.Tensor) -> Any:
-            answer = module(*given)
-            if isinstance(answer, torch.Tensor):
-                return answer + added[0]
-            return tuple(value + by for value, by in zip(answer, added, strict=True))
-
-        return forward
-
-    return build
-
-
 UNWRITTEN = "undefined_values.py:factory"
+one_larger = with_fault(as_it_is, lambda each: each + 1)
 
 
 def test_memory_that_nothing_wrote_may_hold_anything_and_all_else_is_compared(
     references: Callable[[str], Path],
 ) -> None:
     assert traits_in(references(UNWRITTEN)).unwritten == ("output[1]",)
-    for build in (as_it_is, adding(0, 1), adding(0, torch.inf)):
+    others = [with_fault(as_it_is, lambda each, by=by: each + by, place=1) for by in (1, torch.inf)]
+    for build in (as_it_is, *others):
         found = checked(UNWRITTEN, references(UNWRITTEN), build)
         assert (found.passed, found.unchecked) == (True, checking.UNWRITTEN.format("output[1]"))
-    assert not checked(UNWRITTEN, references(UNWRITTEN), adding(1, 0)).passed
+    assert not checked(UNWRITTEN, references(UNWRITTEN), one_larger).passed
 
 
 def test_of_several_values_in_one_place_any_may_stay(references: Callable[[str], Path]) -> None:
     case = "undefined_values.py:cells"
     assert traits_in(references(case)).writes_in_any_order
     assert not checked(case, references(case), as_it_is).unchecked
-    found = checked(case, references(case), adding(1))
+    found = checked(case, references(case), one_larger)
     assert (found.passed, found.unchecked) == (True, checking.ANY_ORDER)
 
 
@@ -887,5 +841,5 @@ def test_input_sets_may_have_other_numbers_of_outputs() -> None:
 
 def test_other_weights_at_each_load_are_no_change_from_call_to_call(references: Callable[[str], Path]) -> None:
     case = "unseeded_weights.py:factory"
-    found = checked(case, references(case), adding(1))
+    found = checked(case, references(case), one_larger)
     assert (found.passed, found.unchecked) == (True, checking.OTHER_WEIGHTS)

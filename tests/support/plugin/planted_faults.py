@@ -9,16 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends.base import DEFAULT, BuildContext, Compiled, Mode, Wrapped
 from bakeoff.backends.eager import Eager
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.errors import Unsupported
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 Outputs = tuple["torch.Tensor", ...]
 
@@ -30,52 +27,6 @@ POWERS_OF_TEN = range(-6, 10)
 
 MIN_VALUES, MIN_SHARE = 16, 1e-4
 """A magnitude of fewer values, or of a smaller share of all values, is rounding alone."""
-
-
-class Planted(Eager):
-    name = "planted"
-    description = "eager with planted faults, for checks of the harness"
-    modes: ClassVar[tuple[Mode, ...]] = (
-        Eager.modes[0],  # without a fault
-        *map(
-            Mode,
-            (
-                "one-channel",
-                "one-row",
-                "no-conjugate",
-                "epsilon-tenfold",
-                "epsilon-1e-3",
-                "no-bias",
-                "no-residual",
-                "tanh-gelu",
-                "tf32",
-                "bf16",
-                "fewer-outputs",
-                "frozen-inputs",
-                "frozen-last-input",
-                "zeros",
-                "kept-by-address",
-                "scaled-weights",
-                "bf16-below-1",
-                *(f"zeros-at-1e{power}" for power in POWERS_OF_TEN),
-            ),
-        ),
-    )
-
-    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        fault = context.cell.mode
-        plain = replace(context, cell=context.cell.but(mode=DEFAULT))
-        if fault in IN_MODULE:
-            module = module if fault == "scaled-weights" else copy.deepcopy(module)
-            IN_MODULE[fault](module)
-        compiled = super().build(module, inputs, plain)
-        if fault.startswith("frozen"):
-            if fault == "frozen-last-input" and len(inputs.tensors()) < 2:
-                raise Unsupported("there is only one input")
-            return Frozen(compiled, inputs, only_last=fault == "frozen-last-input")
-        if fault == "kept-by-address":
-            return Keeping(compiled)
-        return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled
 
 
 class Altered(Wrapped):
@@ -125,8 +76,6 @@ class Keeping(Wrapped):
 
 def one_channel(outputs: Outputs) -> Outputs:
     """Make the second channel of the first output that has channels larger by a tenth of the output's size."""
-    import torch
-
     changed = list(outputs)
     for number, tensor in enumerate(outputs):
         if tensor.is_floating_point() and tensor.dim() >= 2 and tensor.shape[1 if tensor.dim() > 3 else -1] > 1:
@@ -140,8 +89,6 @@ def one_channel(outputs: Outputs) -> Outputs:
 
 def one_row(outputs: Outputs) -> Outputs:
     """Answer zeros in the last row of the first output."""
-    import torch
-
     changed = list(outputs)
     for number, tensor in enumerate(outputs):
         if tensor.is_floating_point() and tensor.dim() >= 2:
@@ -165,8 +112,6 @@ def fewer_outputs(outputs: Outputs) -> Outputs:
 
 
 def zeros(outputs: Outputs) -> Outputs:
-    import torch
-
     return tuple(torch.zeros_like(tensor) for tensor in outputs)
 
 
@@ -209,8 +154,6 @@ def change_epsilon(change: Callable[[float], float]) -> Callable[[torch.nn.Modul
 
 def scaled_weights(module: torch.nn.Module) -> None:
     """Change the first weight of the caller's own module."""
-    import torch
-
     if (weight := next(module.parameters(), None)) is None:
         raise Unsupported("the model has no weights")
     with torch.no_grad():
@@ -219,8 +162,6 @@ def scaled_weights(module: torch.nn.Module) -> None:
 
 def no_bias(module: torch.nn.Module) -> None:
     """Forget the last bias."""
-    import torch
-
     biases = [parameter for name, parameter in module.named_parameters() if name.endswith("bias")]
     if not any(bool(bias.any()) for bias in biases):
         raise Unsupported("the model has no bias")
@@ -230,7 +171,6 @@ def no_bias(module: torch.nn.Module) -> None:
 
 def no_residual(module: torch.nn.Module) -> None:
     """Lose the residual around the first block whose outputs have the shape of its inputs."""
-    import torch
 
     def without(_: torch.nn.Module, given: tuple[Any, ...], output: Any) -> Any:
         return output - given[0]
@@ -243,8 +183,6 @@ def no_residual(module: torch.nn.Module) -> None:
 
 
 def tanh_gelu(module: torch.nn.Module) -> None:
-    import torch
-
     gelus = [part for part in module.modules() if isinstance(part, torch.nn.GELU)]
     if not gelus:
         raise Unsupported("the model has no GELU")
@@ -253,8 +191,6 @@ def tanh_gelu(module: torch.nn.Module) -> None:
 
 
 def rounded(tensor: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
-    import torch
-
     dropped = LARGE_MANTISSA_BITS - mantissa_bits
     whole = tensor.contiguous().view(torch.int32)
     return ((whole + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
@@ -262,8 +198,6 @@ def rounded(tensor: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
 
 def float32_layers(module: torch.nn.Module) -> list[Any]:
     """Return the layers with products in float32. Raise Unsupported if there is none."""
-    import torch
-
     kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
     layers = [part for part in module.modules() if isinstance(part, kinds) and part.weight.dtype is torch.float32]
     if not layers:
@@ -273,7 +207,6 @@ def float32_layers(module: torch.nn.Module) -> list[Any]:
 
 def tf32(module: torch.nn.Module) -> None:
     """Round the operands of products to TF32's mantissa."""
-    import torch
 
     def round_inputs(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(rounded(value, TF32_MANTISSA_BITS) if torch.is_tensor(value) else value for value in given)
@@ -285,7 +218,6 @@ def tf32(module: torch.nn.Module) -> None:
 
 def bf16(module: torch.nn.Module) -> None:
     """Compute the layers with weights in bfloat16, and hand over float32."""
-    import torch
 
     def narrow(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(value.bfloat16() if torch.is_tensor(value) else value for value in given)
@@ -318,3 +250,28 @@ IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
     "tf32": tf32,
     "bf16": bf16,
 }
+FROZEN = ("frozen-inputs", "frozen-last-input")
+
+
+class Planted(Eager):
+    name = "planted"
+    description = "eager with planted faults, for checks of the harness"
+    modes: ClassVar[tuple[Mode, ...]] = (
+        Eager.modes[0],  # without a fault
+        *map(Mode, (*IN_OUTPUTS, *IN_MODULE, *FROZEN, "kept-by-address")),
+    )
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        fault = context.cell.mode
+        plain = replace(context, cell=context.cell.but(mode=DEFAULT))
+        if fault in IN_MODULE:
+            module = module if fault == "scaled-weights" else copy.deepcopy(module)
+            IN_MODULE[fault](module)
+        compiled = super().build(module, inputs, plain)
+        if fault in FROZEN:
+            if fault == "frozen-last-input" and len(inputs.tensors()) < 2:
+                raise Unsupported("there is only one input")
+            return Frozen(compiled, inputs, only_last=fault == "frozen-last-input")
+        if fault == "kept-by-address":
+            return Keeping(compiled)
+        return Altered(compiled, IN_OUTPUTS[fault]) if fault in IN_OUTPUTS else compiled

@@ -11,17 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bakeoff.backends import base
+from bakeoff.models.base import Inputs
+from bakeoff.models.lazily import torch
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Extent, Placement
-
-if TYPE_CHECKING:
-    import torch
-
-    from bakeoff.models.base import Inputs
 
 
 def _modes(scripts: Mapping[str, Mapping[str, object]]) -> tuple[base.Mode, ...]:
@@ -108,8 +105,6 @@ class NullPackaged(base.AheadOfTime):
         return base.AVAILABLE
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: base.BuildContext) -> None:
-        import torch
-
         script: Mapping[str, Any] = self.mode(context.cell.mode).options
         with context.phase("compile"):
             _misbehave(script, "compile")
@@ -117,8 +112,6 @@ class NullPackaged(base.AheadOfTime):
         (context.workspace / "built_by").write_text(str(os.getpid()))
 
     def load(self, inputs: Inputs, context: base.BuildContext) -> base.Compiled:
-        import torch
-
         script: Mapping[str, Any] = self.mode(context.cell.mode).options
         with context.phase("load"):
             _misbehave(script, "load")
