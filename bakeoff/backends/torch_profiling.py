@@ -138,7 +138,7 @@ def around_modules(
 ) -> Iterator[None]:
     """Call `enter` and `leave` around the forward pass of each module with its path, and `leave` with all that it was
     given and returned. Modules inside of a compiled graph call no hooks."""
-    of_all, paths = torch.nn.modules.module, module_paths(module)
+    registry, paths = torch.nn.modules.module, module_paths(module)
 
     def before(child: torch.nn.Module, *_: object) -> None:
         if (path := paths.get(id(child))) is not None:
@@ -152,8 +152,8 @@ def around_modules(
     always = {"always_call": True, "with_kwargs": True}
     # these are global, because hooks of a module's own turn the fast path of transformer layers off
     hooks = [
-        of_all.register_module_forward_pre_hook(hidden(before)),
-        of_all.register_module_forward_hook(hidden(after), **always),
+        registry.register_module_forward_pre_hook(hidden(before)),
+        registry.register_module_forward_hook(hidden(after), **always),
     ]
     try:
         yield
@@ -161,7 +161,7 @@ def around_modules(
         for hook in hooks:
             hook.remove()
             # torch keeps this mark of a hook that is removed
-            of_all._global_forward_hooks_with_kwargs.pop(hook.id, None)
+            registry._global_forward_hooks_with_kwargs.pop(hook.id, None)
 
 
 class ModuleProfiler(profiling.Profiler):
