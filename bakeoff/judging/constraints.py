@@ -188,13 +188,12 @@ class Requirement:
             value, spread = QUANTITIES[self.name].of(record), QUANTITIES[self.name].spread(record)
             if value is not None and spread and spread.ci95.low <= self.limit <= spread.ci95.high:
                 return RequirementOpen((label,), self, value, None, spread.repeats, None)
-            missed = self.missed_by(label, value)
-            if not (missed and value is None and self.is_of_start):
-                return missed
-            if not record.starts or record.starts[0].is_cut_off:
-                reason = record.starts[0].reason if record.starts else NOT_STARTED
-                return RequirementOpen((label,), self, None, None, 0, None, reason)
-            return replace(missed, why=record.starts[0].reason)
+            if value is not None or not self.is_of_start:
+                return self.missed_by(label, value)
+            started = next(iter(record.starts), _NEVER)
+            if started.is_cut_off:
+                return RequirementOpen((label,), self, None, None, 0, None, started.reason)
+            return RequirementMissed(label, self, None, why=started.reason)
         margin, (value, reference) = self.margin(record), self._values(record)
         if margin is None or value is None:
             return RequirementMissed(label, self, value, reference, self._why_not_measured(record))
@@ -264,6 +263,7 @@ def _spread_of_start(record: Record) -> Spread | None:
 
 MISSING = "it was not measured"
 NOT_STARTED = "no start was measured"
+_NEVER = StartedCell(cell_id="", label="", reason=NOT_STARTED, is_cut_off=True)
 
 
 @dataclass(frozen=True)
