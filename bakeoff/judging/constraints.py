@@ -181,13 +181,13 @@ class Requirement:
         return bool(_COMPARISONS[self.comparison](getattr(accuracy, self.name), self.limit))
 
     def doubt(self, record: Record) -> RequirementMissed | RequirementOpen | None:
-        """Return nothing if `record` surely meets this. It misses what could not be measured. What a stop left out, and
-        whether it meets a limit within the interval of the quantity, is open."""
+        """Return nothing if `record` meets this. A limit within the interval, or what a stop left out, is open."""
         label, (value, reference) = record.cell.label, self._values(record)
         margin = self.margin(record) if self.is_of_metric else None
         if value is None or (self.is_of_metric and margin is None):
             why, started = self._why_not_measured(record), next(iter(record.starts), _NEVER)
-            if (record.is_in_part and not record.metrics) or (self.is_of_start and started.is_cut_off):
+            is_cut_off = started.is_cut_off if self.is_of_start else record.is_in_part
+            if is_cut_off and not (self.is_of_metric and record.metrics):
                 return RequirementOpen((label,), self, None, None, 0, None, why)
             return RequirementMissed(label, self, value, reference, why)
         if margin is None:

@@ -278,6 +278,8 @@ def test_what_a_stop_left_out_is_open() -> None:
         "onnx may miss peak_device_bytes < 1 GB: no memory of a device was read",
         "onnx may miss top1 > 0.5: it was not evaluated",
     ]
+    evaluated = cut_short.but(metrics=Metrics(failure=Failure(kind="KeyError", text="KeyError: label"), seconds=1.0))
+    assert [doubt.required.name for doubt in required.unmet(evaluated)] == ["top1", "median_ms"]
 
 
 def test_not_a_number_meets_nothing() -> None:
