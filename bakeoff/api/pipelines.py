@@ -167,23 +167,22 @@ class WholeMeasured:
 
     def records(self, like: Record, began: datetime) -> list[Record]:
         """Return a record of each side, over the rounds that all of them shared."""
-        theirs, records = self.metrics.get(ORIGINAL), []
-        for label, bursts in self.bursts.items() if self.rounds else ():
-            ours, shared = self.metrics.get(label), bursts[: self.rounds]
-            latency = summarise(shared)
-            assert latency is not None, "each burst has calls"
-            process = Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)
-            record = like.but(
+        theirs = self.metrics.get(ORIGINAL)
+        beside = {label: ours.beside(theirs) if theirs else ours for label, ours in self.metrics.items()}
+        latencies = {label: summarise(bursts[: self.rounds]) for label, bursts in self.bursts.items()}
+        return [
+            like.but(
                 cell=like.cell.but(backend=label),
-                bursts=shared,
+                bursts=self.bursts[label][: self.rounds],
                 latency=latency,
-                processes=[process],
+                processes=[Process(index=0, warm=False, phases=[], calls=latency.calls, median_ms=latency.median_ms)],
                 started_at=began.isoformat(timespec="seconds"),
-                metrics=ours.beside(theirs) if ours and theirs else ours,
+                metrics=beside.get(label),
                 reference_metrics=theirs,
             )
-            records.append(record)
-        return records
+            for label, latency in latencies.items()
+            if latency
+        ]
 
 
 @dataclass

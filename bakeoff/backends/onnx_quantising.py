@@ -26,23 +26,9 @@ def static_onnx(
 ) -> OnnxModel:
     """Quantise `exported` with ONNX Runtime's quantize_static into `folder`/int8.onnx, with Q/DQ pairs around layers.
 
-    Layers are Conv, and Gemm and MatMul with a constant weight. Weights are int8, symmetric, with one scale per output
-    channel. Activations have one scale per tensor, from their smallest and largest value over `calibration`
-    (CalibrationMethod.MinMax, the default of quantize_static). The model is pre-processed first (quant_pre_process), as
-    ONNX Runtime's documentation asks.
-
-    `symmetric=False` is for CPUs (ONNX Runtime, OpenVINO) and follows quantize_static's own guidance. Activations are
-    unsigned and asymmetric, and biases are int32. Outputs of layers are quantised too, since ONNX Runtime has int8
-    kernels for such convolutions only. Weights have 7 bits where the CPU lacks VNNI.
-
-    `symmetric=True` is for TensorRT. Activations are signed with zero point 0, which is all it takes. Q/DQ pairs stand
-    at the layers' inputs only. Biases are float32, since its parser refuses to dequantise int32 (onnx-tensorrt issue
-    850).
-
-    Layers of modules at the paths in `kept` stay in float32.
-
-    If `exported` lies in `folder`, it is removed, so that only what would be deployed stays there. Raise Unsupported if
-    the model has no layer to quantise.
+    docs/backends.md has the recipe: `symmetric=False` is for CPUs, and True for TensorRT. Layers of modules at the
+    paths in `kept` stay in float32. If `exported` lies in `folder`, it is removed, so that only what would be deployed
+    stays there. Raise Unsupported if the model has no layer to quantise.
     """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process

@@ -1,12 +1,7 @@
 """Rounding the weights of linear layers alone, to 8 or 4 bits: `w8a16`, `w4a16`, `w8a32` and `w4a32`.
 
-Weights are symmetric. With 8 bits there is one scale per output channel or finer, with 4 bits one for each 32 inputs of
-a channel. Inputs and all else stay in the type that the name says: 16 bits are bfloat16, 32 are float32. Products are
-computed in it, too. Tables of embeddings are not rounded.
-
 Each engine gets what its own library makes: ONNX Runtime's MatMulNBits, NNCF for OpenVINO, ai-edge-quantizer for
-LiteRT, and for torch what torchao makes in `backends.quantising`. The mode `int8-products` lets an engine round inputs
-to 8 bits inside a product. That is OpenVINO's default where the CPU has instructions for it.
+LiteRT, torchao for torch. The mode `int8-products` lets an engine round inputs to 8 bits, OpenVINO's default on a CPU.
 """
 
 import math

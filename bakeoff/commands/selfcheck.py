@@ -1,8 +1,7 @@
 """Check that the harness calls equal things equal and different things different on this machine.
 
-A trial is a contest of eager with itself, entered twice. The samples of the second copy are multiplied by a planted
-slowdown, which keeps all the noise of the machine, and the contest is judged again. A trial goes on until each planted
-slowdown is decided, and each is judged with as many processes as it would have got.
+A trial is a contest of eager with itself, whose second copy is slowed afterwards, which keeps the machine's noise. Each
+slowdown is judged with as many processes as it would have got.
 """
 
 import shutil

@@ -1,8 +1,6 @@
-"""Compares two reports of the same cells: what became faster, slower, worse or broken between them.
+"""Compares two reports of the same cells: what became faster, slower, worse or broken between them (docs/gate.md).
 
-Two runs share no round, so no ratio removes what the machine did between them. There is only a control: the baseline,
-which was measured in both. It is eager, or ONNX Runtime for an ONNX file. docs/gate.md explains the rules and what they
-cannot show.
+No ratio removes what the machine did between two runs. The baseline, which was measured in both, is the control.
 """
 
 import math

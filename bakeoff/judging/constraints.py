@@ -181,23 +181,20 @@ class Requirement:
         return bool(_COMPARISONS[self.comparison](getattr(accuracy, self.name), self.limit))
 
     def doubt(self, record: Record) -> RequirementMissed | RequirementOpen | None:
-        """Return nothing if `record` surely meets this. It misses what was not measured, and whether it meets a limit
-        within the interval of the quantity is open."""
-        label = record.cell.label
-        if not self.is_of_metric:
-            value, spread = QUANTITIES[self.name].of(record), QUANTITIES[self.name].spread(record)
-            if value is not None and spread and spread.ci95.low <= self.limit <= spread.ci95.high:
+        """Return nothing if `record` meets this. A limit within the interval, or what a stop left out, is open."""
+        label, (value, reference) = record.cell.label, self._values(record)
+        margin = self.margin(record) if self.is_of_metric else None
+        if value is None or (self.is_of_metric and margin is None):
+            why, started = self._why_not_measured(record), next(iter(record.starts), _NEVER)
+            is_cut_off = started.is_cut_off if self.is_of_start else record.is_in_part
+            if is_cut_off and not (self.is_of_metric and record.metrics):
+                return RequirementOpen((label,), self, None, None, 0, None, why)
+            return RequirementMissed(label, self, value, reference, why)
+        if margin is None:
+            spread = QUANTITIES[self.name].spread(record)
+            if spread and spread.ci95.low <= self.limit <= spread.ci95.high:
                 return RequirementOpen((label,), self, value, None, spread.repeats, None)
-            missed = self.missed_by(label, value)
-            if not (missed and value is None and self.is_of_start):
-                return missed
-            if not record.starts or record.starts[0].is_cut_off:
-                reason = record.starts[0].reason if record.starts else NOT_STARTED
-                return RequirementOpen((label,), self, None, None, 0, None, reason)
-            return replace(missed, why=record.starts[0].reason)
-        margin, (value, reference) = self.margin(record), self._values(record)
-        if margin is None or value is None:
-            return RequirementMissed(label, self, value, reference, self._why_not_measured(record))
+            return self.missed_by(label, value)
         match margin.outcome(self._is_met):
             case "missed":
                 return RequirementMissed(label, self, value, reference)
@@ -217,6 +214,8 @@ class Requirement:
         return _COMPARISONS[self.comparison](above, 0.0)
 
     def _why_not_measured(self, record: Record) -> str:
+        if not self.is_of_metric:
+            return next(iter(record.starts), _NEVER).reason if self.is_of_start else QUANTITIES[self.name].missing
         if record.reference_metrics is not None and record.reference_metrics.failure is not None:
             return "evaluate failed for the reference"  # a doubt of its own says why, once for all cells
         for metrics in (record.reference_metrics, record.metrics):
@@ -227,7 +226,9 @@ class Requirement:
         return "it was not evaluated"
 
     def _values(self, record: Record) -> tuple[float | None, float | None]:
-        """Return the metric of the record, and that of the reference if the limit is a change."""
+        """Return the quantity or the metric of the record, and that of the reference if the limit is a change."""
+        if not self.is_of_metric:
+            return QUANTITIES[self.name].of(record), None
         ours, theirs = (
             metrics.values.get(self.name) if metrics else None for metrics in (record.metrics, record.reference_metrics)
         )
@@ -264,6 +265,7 @@ def _spread_of_start(record: Record) -> Spread | None:
 
 MISSING = "it was not measured"
 NOT_STARTED = "no start was measured"
+_NEVER = StartedCell(cell_id="", label="", reason=NOT_STARTED, is_cut_off=True)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,7 @@
 """Computes what a deployment costs over its life, in seconds: the totals over n calls, and where they cross.
 
-The total of a cell over n calls is a straight line: what starting takes, then n - 1 calls at the steady latency. The
-first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
-earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
-starting. A cell is named as the one that costs least only if that holds for starts longer and shorter by
-`TIMED_ONCE_MARGIN`, or by what warm starts differ. Break-even takes starting as it was timed.
+If a build needs some calls until it is final, what they take beyond as many steady calls belongs to starting. A cell
+costs least only if that holds for starts longer and shorter by `TIMED_ONCE_MARGIN`, or by what warm starts differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """What a whole request takes, where more than the model belongs to it: before, the model, after.
 
-The stages around the model are plain functions of the user's own, the same for every backend. They are timed in the
-same processes as the cells, and one latency of each holds for all of them. So they cancel in the difference of two
-backends, and not in the ratio: a model that is four times faster behind 20 ms of resizing is a tie. What a ratio
-allows to say is decided as for the model alone (`judging.decision`).
+One latency of each stage holds for all cells. So stages cancel in the difference of two backends, and not in the ratio.
 """
 
 import math

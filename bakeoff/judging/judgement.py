@@ -83,9 +83,8 @@ def _is_so_far(report: Report, records: Sequence[Record]) -> bool:
     """Return True if what an interruption has left out bears on the answer of the contest with these records."""
     if report.complete or any(record.is_in_part for record in records):
         return not report.complete
-    if report.lacks_only_starts:  # a doubt says what is required of them
-        return False
-    return not any(record.is_in_part for record in report.records)  # of a version that marked none
+    # a doubt says what is required of starts, and an earlier version marked no record
+    return not (report.lacks_only_starts or any(record.is_in_part for record in report.records))
 
 
 MOST_OF_TIME_LIMIT = 0.5

@@ -1,8 +1,7 @@
-"""What the user's own metrics say of a build beside the float reference, and how sure that is.
+"""What the user's own metrics say of a build beside the float reference, sample by sample, and how sure that is.
 
-Scores of single samples are paired with the reference's scores of the same samples, so that what makes a sample hard
-is in both. Sources: Student's t for scores of any kind; for right or wrong, Tango's score interval of the difference of
-two paired shares (Statistics in Medicine 17, 1998), and McNemar's exact test (Psychometrika 12, 1947).
+Sources: Student's t for scores of any kind; for right or wrong, Tango's score interval of the difference of two paired
+shares (Statistics in Medicine 17, 1998), and McNemar's exact test (Psychometrika 12, 1947).
 """
 
 import bisect

@@ -1,8 +1,7 @@
 """The least time that this machine leaves for a call of a model, and how near a cell came to it.
 
 Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
-architectures", CACM 52(4), 2009. It assumes that weights, inputs and outputs move once, between the processor and the
-level of memory that can hold them all between calls.
+architectures", CACM 52(4), 2009. Weights, inputs and outputs move once, from the level of memory that can hold them.
 """
 
 from collections import Counter

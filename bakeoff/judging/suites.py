@@ -1,8 +1,7 @@
 """Sums up many contests: what each backend passed, how fast it is over all of them, and where it wins.
 
-A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Means are over the contests that
-every ranked backend passed, since each backend's own selection would flatter the one that fails where it is slow.
-Contests are not among them where the machine was too busy for a speed-up.
+A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Contests for which the machine was
+too busy are not in its means.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""Every message between the controller and its workers. Those of fork servers are in `server_messages`.
+"""Every message between the controller and its workers, as JSON. Those of fork servers are in `server_messages`.
 
-A message is one model, told apart by its `kind`, and travels as JSON. It is validated once, where it is received. The
-controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time. A
-worker reports by `Event`s.
+The controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time.
+A worker reports by `Event`s.
 """
 
 import functools

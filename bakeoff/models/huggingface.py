@@ -1,8 +1,7 @@
 """A Hugging Face model: `hf:FOLDER`, or `hf:ORG/NAME` from the hub.
 
 No code of the model is run, and no weights are read but safetensors. A folder with nothing but config.json gets random
-weights. Inputs follow from config.json and from what the model accepts: token ids with padded rows, pixels, sound. A
-model that takes anything else needs a factory (`bakeoff.models.user`).
+weights. A model that takes anything but token ids, pixels or sound needs a factory (`bakeoff.models.user`).
 """
 
 from __future__ import annotations

@@ -1,25 +1,7 @@
-"""Makes further sets of inputs from one example: other values in the same memory layout, which the model takes, too.
+"""Makes further sets of inputs from one example, in the same memory layout. docs/adding-a-model.md has the rules.
 
-- Rows of the batch are rolled. A tensor has rows if its first dimension is as long as that of the first tensor.
-- Real and complex numbers, unless they are whole, are also drawn in a little, towards the one of their range that is
-  nearest to zero, so that sums and means differ, too. That keeps their order, signs, zeros and ties. A single row is
-  rolled along its longest dimension.
-- Whole numbers of a single row, of more than two kinds, are tokens. Each may give way to a smaller one of its row, but
-  the first and the last one stay, and those that repeat. So an index stays in its range, even if each column has its
-  own, and placeholders keep their number.
-- Masks of a single row stay, and so do sorted whole numbers, such as positions, offsets and lengths.
-- If nothing differs by all that, what stayed has to change, too.
-
-Bolder sets change what stayed, if the model takes that. Masks (`MASKS`) move by some places, or lose the last ones.
-Whole numbers (`WHOLES`) become smaller by the number of the set. Those that are sorted stay so, with the same ends, and
-all stay in their range. Constants and zeros among real numbers change a little. Real ones may be a mask in which
-nothing is hidden, or scales that a model divides by: a single one is a scale, and so are all with `SCALES`. The last of
-whole numbers that are all zero, such as the kinds of tokens, become one (`ZEROS`), which may be out of their range. Of
-two different whole numbers, such as a span or two lengths, one becomes smaller (`PAIRS`). It may not fit another input.
-Several zeros, or equal real numbers that are not whole, become different ones (`NOISE`), as in a picture.
-
-Milder sets (`MILDER_SETS`) are for a model that raises for the usual ones, such as one of boxes with a left and a right
-edge. Whole numbers have no other values than in the example, or all values, or all sets are copies of it.
+Usual sets keep order, signs, zeros, ties, masks and sorted whole numbers. Bolder sets change what stayed, if the model
+takes that; milder ones (`MILDER_SETS`) are for a model that raises for the usual ones.
 """
 
 from collections.abc import Iterable

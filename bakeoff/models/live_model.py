@@ -1,9 +1,7 @@
 """A model that lives in a program: `bakeoff.compare` writes it into a folder, from which every worker loads it.
 
-`model.pkl` has the module with its inputs. Classes and functions that workers can import are named in it; those of
-`__main__`, of a notebook, and of modules that are not on the search path travel by value. `weights.bin` has each
-storage of the tensors once, which workers map into memory and share. `about.json` has what the controller must know,
-which imports no torch.
+`model.pkl` has the module with its inputs. What workers cannot import travels in it by value. `weights.bin` has each
+storage once, which workers map and share. `about.json` has what the controller must know, which imports no torch.
 """
 
 from __future__ import annotations

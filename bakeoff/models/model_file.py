@@ -1,8 +1,7 @@
 """A file with a class `Model`, as those of KernelBench: `path/to/file.py`, without a factory (docs/recipes.md).
 
-`get_init_inputs` and `get_inputs` may return a dict of keywords, and the former also a list of a list and a dict. The
-file runs with what is set in place of its dimensions, so that what it computes from them follows. Where all calls of
-`get_inputs` return equal inputs, further sets are made from the first.
+The file runs with what is set in place of its dimensions, so that what it computes from them follows. Where all calls
+of `get_inputs` return equal inputs, further sets are made from the first.
 """
 
 import ast

@@ -1,17 +1,7 @@
 """A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
-docs/recipes.md and docs/adding-a-model.md say what a factory takes and returns, and which other functions its file may
-have. What they do not say:
-
-- A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
-- A file's module has a name of ours, so that a file such as `queue.py` takes no library's place.
-- A process imports the file once, and calls the factory for each load. Before a further load, the file's variables get
-  the values back that they had after the first one. If the factory returns a module that the file keeps, or a tensor
-  among its variables was written into, the file is imported once more. So it is for a model that is called in turns
-  with an earlier one (`keep_apart`), unless that fails.
-- Torch's generator for the CPU is seeded before the import. A factory that only draws from it can ignore seeds.
-- The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
-- The module may have `surgical_targets`, patterns of the names of parts that Inductor's mode `surgical` compiles.
+docs/recipes.md and docs/adding-a-model.md say what a factory takes and returns, how often it is called, and which other
+functions its file may have.
 """
 
 from __future__ import annotations

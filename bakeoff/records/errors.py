@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 INTERRUPTED = 130
 """The exit status of a command that was interrupted."""
 
-NOTHING_YET = "nothing was measured yet, and the command can be run again"
-"""What an interruption says before there is anything to keep."""
+NOTHING_YET = "nothing was measured yet, and the command can be run again"  # what an interruption says then
 
 FILES_LACK = (errno.EMFILE, errno.ENFILE)
 """The errors of a process, or of a machine, that may not open any more files."""

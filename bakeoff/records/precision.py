@@ -1,14 +1,4 @@
-"""What a cell computes in, with everything that depends on it.
-
-| precision | weights and inputs | products |
-| --- | --- | --- |
-| fp32 | float32 | IEEE float32 |
-| tf32 | float32 | TF32 (10 bits of mantissa) where the hardware has it, accumulated in float32 |
-| bf16, fp16 | of that type | of that type, accumulated in float32 |
-| int8 | float32 | layers in int8, statically quantised (`bakeoff.backends.quantising`); the rest as fp32 |
-| fp8 | bfloat16 | layers in float8 e4m3, dynamically quantised (`bakeoff.backends.quantising`); the rest as bf16 |
-| w8a16, w4a16 | bfloat16, weights of linear layers rounded to 8 or 4 bits (`bakeoff.backends.weight_only`) | as bf16 |
-| w8a32, w4a32 | float32, weights as above | as fp32 |
+"""What a cell computes in, with everything that depends on it (docs/method.md, Precision).
 
 The names that one library or one GPU has for a precision stand with the code that talks to it.
 """

@@ -1,7 +1,6 @@
 """The format of a report: every requested cell ends as exactly one `Record`.
 
-A record is immutable and keeps its raw samples. The summaries beside them, such as `Latency`, are stored too, so that a
-reader of the JSON needs none of our code.
+A record is immutable and keeps its raw samples. Summaries such as `Latency` are stored, too, for readers of the JSON.
 
 `SCHEMA_VERSION` is semantic: a minor step adds fields, a major step changes the meaning of a field.
 """

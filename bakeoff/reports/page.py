@@ -1,8 +1,7 @@
 """Renders blocks as one self-contained page: a file that opens from disk, needs no network, and prints.
 
-Templates, style sheet and script lie in templates/. Text from outside is escaped: by jinja2 in the templates, by the
-module that paints the charts, and as JSON without markup characters for the script. The page's own policy allows no
-script but this one, which it knows by its hash.
+Text from outside is escaped: by jinja2 in the templates, by the module that paints the charts, and as JSON without
+markup characters for the script. The page's own policy allows no script but this one, which it knows by its hash.
 """
 
 import base64

@@ -1,10 +1,7 @@
 """Writes what a backend has built for a cell into a folder that runs without Bakeoff, with what loads it.
 
-The folder holds the artefact, the files of `bakeoff.backends.runtime` that load it, `bakeoff.json` with its options,
-`sample.npz` with an input and the outputs that it must give, `load.py`, `README.md` and `requirements.txt`. An
-ahead-of-time backend's artefact is the one that was measured. torch.compile leaves nothing that another process can
-load, so the model is exported anew as a program, which is compiled when it is loaded. Of eager, `bakeoff reproduce`
-has the model itself, pickled.
+torch.compile leaves nothing that another process can load, so the model is exported anew as a program, which is
+compiled when it is loaded. Of eager, `bakeoff reproduce` has the model itself, pickled.
 """
 
 import contextlib

@@ -5,7 +5,6 @@ Every process has private, empty caches for what compilers keep, as a new contai
 """
 
 import contextlib
-import itertools
 import math
 import os
 import platform
@@ -49,6 +48,7 @@ LONGEST_START_S = 600.0
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 _CHILD = Path(__file__).with_name("scripts") / "start_stages.py"
+_STAMPED = ("interpreter_s", "imports_s", "load_s", "first_answer_s", "later_answers_s")
 _ENDS = re.compile(r"^bakeoff start: (\d+) (\d+) (\d+) (\d+) (\d+)$")
 _NOT_LOADED = frozenset({export.START, exported.SAMPLE, exported.DESCRIPTION, "README.md", exported.REQUIREMENTS})
 _ARTIFACTS = frozenset({".onnx", ".data", ".xml", ".bin", ".pt2"})
@@ -171,24 +171,23 @@ def measure(
                 contender.reason, contender.is_cut_off = f"{why} after {turn} of {starts} starts", True
                 del contender.starts[turn:]
 
-    for turn, contender in (
-        (turn, one) for turn in range(starts) for one in random.sample(contenders, len(contenders))
-    ):
-        if contender.reason:
-            continue
-        if time.monotonic() > ends_s:
-            return cut_off("the time budget was over")
-        try:
-            progress(f"turn {turn + 1} of {starts}: {contender.label}")
-            if drops_page_cache:
-                drop_page_cache()
-            start_once(contender)
-        except StartFailed as error:
-            contender.reason = str(error)
-            contender.starts.clear()
-        except KeyboardInterrupt:
-            cut_off("interrupted")
-            raise
+    for turn in range(starts):
+        for contender in random.sample(contenders, len(contenders)):
+            if contender.reason:
+                continue
+            if time.monotonic() > ends_s:
+                return cut_off("the time budget was over")
+            try:
+                progress(f"turn {turn + 1} of {starts}: {contender.label}")
+                if drops_page_cache:
+                    drop_page_cache()
+                start_once(contender)
+            except StartFailed as error:
+                contender.reason = str(error)
+                contender.starts.clear()
+            except KeyboardInterrupt:
+                cut_off("interrupted")
+                raise
 
 
 def start_once(contender: Contender) -> None:
@@ -222,18 +221,9 @@ def start_once(contender: Contender) -> None:
             why = last_words(said.read()) or last_words(output)
             raise StartFailed(why or f"its process ended with {process.returncode}")
     ends_ns = [began_ns, *map(int, ends.groups())]
-    seconds = [(end - begin) / 1e9 for begin, end in itertools.pairwise(ends_ns)]
-    interpreter_s, imports_s, load_s, first_answer_s, later_answers_s = seconds
-    start = Start(
-        interpreter_s=interpreter_s,
-        imports_s=imports_s,
-        load_s=load_s,
-        first_answer_s=first_answer_s,
-        later_answers_s=later_answers_s,
-        peak_bytes=memory[0],
-        steady_bytes=memory[1],
-        device_bytes=None if free_before is None or free_after is None else max(0, free_before - free_after),
-    )
+    stages = {name: (end - begin) / 1e9 for name, begin, end in zip(_STAMPED, ends_ns[:-1], ends_ns[1:], strict=True)}
+    device_bytes = None if free_before is None or free_after is None else max(0, free_before - free_after)
+    start = Start(**stages, peak_bytes=memory[0], steady_bytes=memory[1], device_bytes=device_bytes)
     contender.starts.append(start)
 
 

@@ -1,8 +1,6 @@
-"""Finds the smallest part of a model in which a cell loses precision, or that fails.
+"""Finds the smallest part of a model in which a cell loses precision, or that fails. docs/blame.md says how.
 
-Parts are called on the inputs that they get in float64, rounded to the cell's precision, so that an error is the part's
-own. The search descends into the part that is furthest beyond its limit. All modules that a part calls are built beside
-each other as one model: one build shows the error of each. A build that fails is divided into halves.
+All modules that a part calls are built beside each other as one model, so that one build shows the error of each.
 """
 
 from __future__ import annotations

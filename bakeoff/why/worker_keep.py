@@ -1,10 +1,7 @@
 """Finds which modules must stay in float32, so that a cell in a narrower precision holds a tolerance.
 
-The search calls eager, in which a trial costs one call of the model. It begins with the whole model, and replaces each
-module by those inside of it as far as these are enough. They are ordered by the error that each causes if it alone is
-in the cell's precision, as in HAWQ (Dong et al., 2019) and in sensitivity analyses of quantisation, and are tried in
-that order until the tolerance holds. Then each is left out again if it holds without. The cell's backend builds the
-result, and decides whether it holds.
+The search calls eager. Modules are tried in the order of the error that each causes alone, as in HAWQ (Dong et al.,
+2019), until the tolerance holds, and each is left out again if it holds without. The cell's backend decides.
 """
 
 import contextlib

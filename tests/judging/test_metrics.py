@@ -269,6 +269,19 @@ def test_a_quantity_that_was_not_measured_is_not_met() -> None:
     ]
 
 
+def test_what_a_stop_left_out_is_open() -> None:
+    cut_short = ok(cell("onnx"), constant([1.0] * 6)).but(is_in_part=True)
+    required = Requirements.parse("p99_ms<5, peak_device_bytes<1GB, top1>0.5, median_ms<0.5")
+    assert [doubt.unmet for doubt in required.unmet(cut_short)] == ["median_ms is 1, not < 0.5"]
+    assert [doubt.say() for doubt in required.open([cut_short])] == [
+        "onnx may miss p99_ms < 5: the sample is too small for this percentile: raise --min-time",
+        "onnx may miss peak_device_bytes < 1 GB: no memory of a device was read",
+        "onnx may miss top1 > 0.5: it was not evaluated",
+    ]
+    evaluated = cut_short.but(metrics=Metrics(failure=Failure(kind="KeyError", text="KeyError: label"), seconds=1.0))
+    assert [doubt.required.name for doubt in required.unmet(evaluated)] == ["top1", "median_ms"]
+
+
 def test_not_a_number_meets_nothing() -> None:
     wrong = ok(cell("onnx"), constant([1.0] * 6), accuracy=accuracy(math.nan))
     assert len(unmet("rmse<1, rmse>=1", wrong)) == 2

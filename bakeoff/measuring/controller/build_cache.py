@@ -1,7 +1,5 @@
 """Builds that are kept for the next run of the same model, with the same libraries, on the same machine.
 
-What the machine can do at best lies beside them for some days, and so do the references of models.
-
 Each build lies in a folder whose name is a key of all that decides it. A run works in that folder, because the caches
 of compilers do not survive a move. A lock keeps a second run out, which then builds in a folder of its own.
 """

@@ -1,9 +1,7 @@
 """A process of a cell while it lives: how far it has come, and what it has reported so far.
 
-On a GPU's machine with cores to spare, processes of later epochs load beside those of the present one. Loading needs no
-quiet, and several processes of a cell load sooner side by side than one after the other. What is timed comes in order:
-such a process stops before its warm-up until its epoch comes. One that is still loading is held while anything is
-timed, and goes on while processes are checked, end, or warm up.
+A process of a later epoch may load beside the present one. It stops before its warm-up until its epoch comes, and is
+held while anything is timed.
 """
 
 import math

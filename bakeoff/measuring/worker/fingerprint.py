@@ -1,10 +1,7 @@
 """A fingerprint of all that decides what a build of a model is: equal fingerprints mean that a build can be used again.
 
-It holds the weights and example inputs by content, the structure and attributes of every part of the model, the code of
-TorchScript, the source files of the parts' classes and of the user's own modules, the files up to 64 MB that were read
-in loading, the values of variables, the environment variables that the files name, torch's settings and compilers'
-options, the versions of all packages, the C++ compiler, and the hardware. It holds no name of a file or of a model. The
-reference adds the files that eager's calls read, and what it saw eager call (`ReadingWatch.functions`).
+It holds no name of a file or of a model. The reference adds the files that eager's calls read, and what it saw eager
+call (`ReadingWatch.functions`).
 """
 
 import contextlib

@@ -1,10 +1,8 @@
 """A process that has imported torch, and forks workers in milliseconds, where `import torch` takes seconds.
 
-The controller may have it import modules for the run's models, or branch: a fork imports what only some cells need, and
-forks their workers. No fork can use CUDA once its parent has initialised the driver, so NVML answers torch's questions
-about GPUs meanwhile. A server ends if its driver is initialised all the same, or if a thread was started. When the
-controller's end of the socket closes, however it died, the server kills what is left, removes the run's temporary
-folder and leaves.
+No fork can use CUDA once its parent has initialised the driver, so NVML answers torch's questions about GPUs meanwhile.
+A server ends if its driver is initialised all the same, or if a thread was started. When the controller's end of the
+socket closes, the server kills what is left, removes the run's temporary folder and leaves.
 """
 
 import contextlib

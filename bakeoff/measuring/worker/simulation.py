@@ -1,8 +1,6 @@
 """The error that quantisation costs a model with any library: eager, with the operands of its layers rounded before.
 
-Cells of quantised precisions are compared with it. Torch's own quantised kernels do not exist for all layers on all
-devices (there is no int8 convolution on CUDA). Rounding operands and multiplying in floating point gives the same
-result as a kernel that accumulates exactly, up to the rounding of that product.
+It is that of a kernel that accumulates exactly, up to the rounding of the product. Torch has not all such kernels.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

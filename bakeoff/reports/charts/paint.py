@@ -1,7 +1,4 @@
-"""Paints charts with matplotlib, once for the page and for files.
-
-A chart is one `Figure`, drawn as SVG and as PNG. A page takes the SVG without its caption, with colours as variables of
-the style sheet. A file is a grid of such figures. No pyplot is used, so no state outlives a call.
+"""Paints charts with matplotlib, once for the page and for files. No pyplot is used, so no state outlives a call.
 
 A figure has no `Axes`: building and drawing one takes longer than all that a chart shows in it. Every place on a
 figure is known in points before it is painted. matplotlib chooses the numbers on an axis.
