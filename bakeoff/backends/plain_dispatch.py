@@ -53,7 +53,7 @@ class OperatorWatch(Uncompiled, TorchDispatchMode):  # type: ignore[no-untyped-c
 
     def __init__(self, note: Callable[..., object] = lambda *_: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        keep_compiler_out(OperatorWatch)
+        keep_compiler_out(*type(self).__mro__)
         self._listener = note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
