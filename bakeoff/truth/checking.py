@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +33,7 @@ from bakeoff.truth import accuracy, distribution
 from bakeoff.truth.calls import AlikeCalls, Outputs, are_alike, are_finite, call, copied, may_fail, named_inputs
 from bakeoff.truth.errors import MAX_FLIPPED_SHARE, MIN_WHOLE_NUMBERS, EagerErrors, SliceSums, errors_of_eager
 from bakeoff.truth.global_settings import few_threads
-from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match
+from bakeoff.truth.matching import as_pairs, empty_outputs, labels, match, with_structure_of
 from bakeoff.truth.module_state import PARAMETER, is_equal
 from bakeoff.truth.moved_clock import clock_at
 from bakeoff.truth.outside import OutsideWatch, dropped
@@ -183,12 +184,11 @@ class Checker:
     def _check_sets(self) -> Accuracy:
         traits = self._traits
         answers = self._answers(self._sets)
-        right = self._compared(answers, self.reference)
-        layers = self.reference.without_fast_path
-        if not right.passed and layers and (of_layers := self._compared(answers, layers)).passed:
-            self.reference = layers
-            right = noted(of_layers, WITHOUT_FAST_PATH)
-        right = beside_witnesses(right, answers, self.reference, self._cell.precision, self._compared)
+        layers, compare = self.reference.without_fast_path, self._compared
+        if layers and not compare(answers, self.reference).passed and (found := compare(answers, layers)).passed:
+            self.reference, right = layers, noted(found, WITHOUT_FAST_PATH)
+        else:
+            right = self._beside_witnesses(answers, self.reference)
         if not right.passed:
             right = self._with_cause(right, answers)
         if traits.is_random:
@@ -275,19 +275,19 @@ class Checker:
         eager_repeats = all(map(are_alike, self.reference.outputs, expected.outputs))
         if not self._calls.can_restore and (eager_repeats or not all(map(are_alike, answers, again))):
             return right
-        later = self._compared(again, expected)
+        later = self._beside_witnesses(again, expected)
         forgets = FORGETS.format(", ".join(self._traits.state))
         return right if later.passed else wrong(later, f"{forgets}: {later.rule}")
 
     def _after_other_calls(self, right: Accuracy, answers: Sequence[Outputs]) -> Accuracy:
         """Compare with what eager answers after as many calls as the build may have made, and without its state."""
         *after, forgetful = self.reference.others
-        for expected in after:
-            if (later := self._compared(answers, expected)).passed:
+        forgets = self._compared(answers, forgetful).passed
+        for expected in after if not forgets else ():
+            if (later := self._beside_witnesses(answers, expected)).passed:
                 self._calls.give_up_restoring()
                 return later
         names = ", ".join(self._traits.state)
-        forgets = self._compared(answers, forgetful).passed
         rule = f"{right.rule}; the model keeps state from call to call ({names})"
         return wrong(right, FORGETS.format(names) if forgets else rule)
 
@@ -356,7 +356,7 @@ class Checker:
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
         for probe, reference in zip(self._beyond.probes, self.reference.others, strict=True):
-            of_probe = self._compared(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
+            of_probe = self._beside_witnesses(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
             if not of_probe.passed:
                 does = "answers" if self._traits.one_answer else "decides"
                 cause = f": {self._frozen}" if self._frozen else ""
@@ -455,6 +455,12 @@ class Checker:
                 answers, reference, self._cell.precision, self._training_outputs, left_out, of_other_inputs
             )
 
+    def _beside_witnesses(
+        self, answers: Sequence[Outputs], reference: Reference, of_other_inputs: Sequence[Outputs] = ()
+    ) -> Accuracy:
+        compare = partial(self._compared, of_other_inputs=of_other_inputs)
+        return beside_witnesses(answers, reference, self._cell.precision, compare)
+
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> tuple[Outputs, ...]:
         seeds = random.Random(seeds_from)
 
@@ -482,14 +488,13 @@ class Checker:
 
 
 def beside_witnesses(
-    right: Accuracy,
     answers: Sequence[Outputs],
     reference: Reference,
     precision: Precision,
     compare: Callable[[Sequence[Outputs], Reference], Accuracy],
 ) -> Accuracy:
-    """Compare the rest where a build answers otherwise than eager, but no more than eager does with noise."""
-    exact = reference.outputs
+    """Compare all, or the rest where a build answers otherwise than eager, but no more than eager does with noise."""
+    right, exact = compare(answers, reference), reference.outputs
     if right.passed or not (witnesses := reference.witnesses):
         return right
     answers = with_constants(answers, exact)
@@ -502,7 +507,7 @@ def beside_witnesses(
         return right
     values = listed([f"{counted(count, 'value')} of {label}" for label, count in others.items()])
     why = BY_ROUNDING.format(values or "how far an answer is off")
-    count, number = sum(others.values()), sum(tensor.numel() for outputs in exact for tensor in outputs)
+    count, number = sum(others.values()), sum(as_pairs(tensor).numel() for outputs in exact for tensor in outputs)
     are_few = number >= MIN_WHOLE_NUMBERS and count <= MAX_FLIPPED_SHARE * number  # as at blurred edges of an image
     if values and are_few:
         return noted(of_rest, why)
@@ -513,7 +518,7 @@ def with_constants(answers: Sequence[Outputs], known: Sequence[Outputs]) -> Sequ
     """Return the answers with the numbers that a graph leaves out, so that they are as long as the known ones."""
     matched, _ = match(answers, known)
     filled = [
-        tuple(right if own is None else own for own, right in zip(ours, exact, strict=True))
+        with_structure_of(exact, (right if own is None else own for own, right in zip(ours, exact, strict=True)))
         for ours, exact in zip(matched, known, strict=False)
     ]
     return filled or answers
@@ -566,7 +571,7 @@ def is_kept(buffer: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> 
     )
     change, error = (
         (values.to(after.device).double() - other.double()).square()
-        for values, other in ((before, after), (buffer, after))
+        for values, other in ((before.where(before.isfinite(), 0), after), (buffer, after))
     )
     changes, errors = SliceSums(), SliceSums()
     changes.add(change)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from bakeoff.truth.calls import is_inexact
-from bakeoff.truth.matching import Outputs, as_pairs, labels
+from bakeoff.truth.matching import Outputs, as_pairs, labels, with_structure_of
+from bakeoff.truth.rounding_limits import VALUE_MARGIN
 from bakeoff.truth.witnesses import RUNS_WITH_NOISE, STRONG_NOISE
 
 OTHER_ROUNDINGS = 64.0
@@ -59,7 +60,7 @@ class _OtherValues(NamedTuple):
         """Return True if the witnesses have about as many other values, as far off, and of such sizes."""
         step = max(each.farthest for each in witnesses)
         are_steps = all(each.nearest * MOST_STEPS > step for each in witnesses if each.number)
-        if are_steps and self.farthest > MOST_STEPS * step:
+        if self.farthest > (MOST_STEPS if are_steps else VALUE_MARGIN) * step:
             return False
         most = [TIMES_WITNESSES * max(of_witnesses) for of_witnesses in list(zip(*witnesses, strict=True))[1:4]]
         return bool(
@@ -121,4 +122,4 @@ def without_jumps(
                 is_other = is_other.any(-1) if is_other.dim() > value.dim() else is_other  # of complex numbers
                 value = torch.where(is_other, value, answers[number][place])
             found[number][place] = value
-    return list(map(tuple, found)), counts
+    return list(map(with_structure_of, answers, found)), counts

@@ -155,7 +155,7 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
     elif not repeats or (changed and _answer_depends(stage, sets, first)):
         known = _told_apart(stage, sets, first, changed, seeds)
     if changed and not known.get("state"):
-        *_, again = stage.changes((sets[0], sets[-1]))  # what is filled once and for all is a cache
+        *_, again = stage.changes((sets[-1], sets[0]))  # what is filled once and for all is a cache
         buffers = tuple(name.removeprefix(BUFFER) for name in changed if name.startswith(BUFFER) and name in again)
         known.setdefault("kept_buffers", () if known else buffers)
         accesses += tuple(access for access in of_attributes(changed) if access in of_attributes(again))

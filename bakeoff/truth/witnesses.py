@@ -43,10 +43,7 @@ class KeepFloat64(Uncompiled, TorchDispatchMode):
 
     def __init__(self, widens_16_bits: bool = False) -> None:
         super().__init__()
-        self._wider = {
-            **WIDER,
-            **(dict.fromkeys(SIXTEEN_BITS, torch.float64) if widens_16_bits else {}),
-        }
+        self._wider = WIDER | (dict.fromkeys(SIXTEEN_BITS, torch.float64) if widens_16_bits else {})
         keep_compiler_out(KeepFloat64)
         self.in_float32: list[str] = []
 
@@ -171,9 +168,14 @@ class RoundingNoise(OperatorWatch):
 
     def noise(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the rounding of each value of the tensor to `dtype`, at random. Small whole numbers are exact."""
-        epsilon = torch.finfo(dtype).eps
-        by = self._directions(tensor, epsilon, _are_small(tensor, epsilon)).mul_(tensor).mul_(self._roundings * epsilon)
+        epsilon, step = torch.finfo(dtype).eps, self._step(dtype)
+        by = self._directions(tensor, epsilon, _are_small(tensor, epsilon)).mul_(tensor).mul_(step)
         return by.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # infinities are exact, such as those of a mask
+
+    def _step(self, dtype: torch.dtype) -> float:
+        """Return the largest relative change. One rounding of 16 bits is as coarse as strong noise in float32."""
+        epsilon = torch.finfo(dtype).eps
+        return epsilon * (self._roundings if epsilon < SMALL_STEP else 1)
 
     def _directions(self, tensor: torch.Tensor, epsilon: float, are_small: bool) -> torch.Tensor:
         """Return a number in [-1, 1) for each value, and 0 for small whole ones."""
@@ -201,18 +203,18 @@ class RoundingNoise(OperatorWatch):
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         if not is_rounded(tensor):
             return tensor
-        epsilon = torch.finfo(tensor.dtype).eps
+        epsilon, step = torch.finfo(tensor.dtype).eps, self._step(tensor.dtype)
         if not _are_small(tensor, epsilon):
             return tensor + self.noise(tensor, tensor.dtype)
         # the same in fewer passes over memory, which take most of a run
         by = self._directions(tensor, epsilon, are_small=True)
-        moved = torch.addcmul(tensor, by, tensor, value=self._roundings * epsilon)
+        moved = torch.addcmul(tensor, by, tensor, value=step)
         # below the smallest normal number, roundings do not become smaller
-        return moved.add_(by, alpha=self._roundings * epsilon * torch.finfo(tensor.dtype).smallest_normal)
+        return moved.add_(by, alpha=step * torch.finfo(tensor.dtype).smallest_normal)
 
 
 def is_rounded(tensor: torch.Tensor) -> bool:
-    return is_cast(tensor) and tensor.layout is torch.strided and not tensor.is_nested
+    return is_cast(tensor) and tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
 
 
 def _exact_below(epsilon: float) -> float:
@@ -251,11 +253,10 @@ def _with_other_turns(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, f
     return torch.where(is_at_cut, -found, found) if noise.takes_last else found
 
 
-def _with_rounded_sums(noise: RoundingNoise, func: Any, args: Any, kwargs: Any, found: torch.Tensor) -> torch.Tensor:
+def _with_rounded_sums(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
     """Round each partial sum, as a sum in one order does. Eager adds up in float64, or in pairs."""
-    dimension = kwargs["dim"] if "dim" in kwargs else args[1]
-    rounding = noise.noise(found.double(), torch.float32).cumsum(dimension)
-    return (found + rounding).to(found.dtype) if found.is_floating_point() else found
+    rounding = noise.noise(found.double(), torch.float32).cumsum(args[1])
+    return noise.moved((found + rounding).to(found.dtype))
 
 
 def _with_rounded_squares(noise: RoundingNoise, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
@@ -317,6 +318,7 @@ ROUNDED_INSIDE: Mapping[Any, Callable[[RoundingNoise, tuple[Any, ...], Any], Any
     **dict.fromkeys((aten.log, aten.log2, aten.log10), _also_if_whole),
     **dict.fromkeys((aten.layer_norm, aten.group_norm), _with_rounded_means),
     aten.instance_norm: _with_rounded_means_of_channels,
+    aten.cumsum: _with_rounded_sums,
     aten.native_layer_norm: _with_rounded_means_of_rows,
     aten.native_group_norm: _with_rounded_means_of_groups,
 }
@@ -331,7 +333,7 @@ ROUNDED_BEFORE = frozenset(
     *(aten.linalg_eigvalsh, aten.linalg_eigvals, aten.linalg_qr),
     *(aten.linalg_svd, aten._linalg_svd, aten.linalg_svdvals),
     *(aten.floor_divide, aten.div.Tensor_mode, aten.div.Scalar_mode, aten.remainder, aten.fmod),
-    *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
+    *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d, aten.histc, aten.histogram),
 }
 """Operators that round as if their inputs were rounded: solvers (backward error), divisions to whole numbers, and what
 is read at computed places."""
@@ -339,8 +341,8 @@ is read at computed places."""
 RUNS_WITH_NOISE = 2
 """So many noisy runs, beside eager's own, tell how far rounding alone can move an answer that is lost to it."""
 
-STRONG_NOISE = 16
-"""So many roundings show in float32 whether something is near to going another way. In 16 bits, one is as coarse."""
+STRONG_NOISE, SMALL_STEP = 16, 1e-5
+"""So many roundings show whether something is near to going another way, if they are as small as those of float32."""
 
 SELECTING = (
     frozenset({aten.where, aten.masked_fill, aten.cat, aten.stack, aten.clone, aten.index, aten.index_select})
@@ -352,16 +354,8 @@ SELECTING = (
         *(aten.fmin, aten.amax, aten.amin, aten.aminmax, aten.cummax, aten.cummin, aten.upsample_nearest2d, aten.sign),
         *(aten.round, aten.floor, aten.ceil, aten.trunc, aten.unique_consecutive, aten._unique2, aten.nan_to_num),
         *(aten.new_full, aten.full_like, aten.copy, aten.fill, aten.zero, aten.index_put, aten._index_put_impl),
-        *(
-            aten._unsafe_index_put,
-            aten.put,
-            aten.index_fill,
-            aten.frac,
-            aten.heaviside,
-            aten.sgn,
-            aten.hardshrink,
-            aten.threshold,
-        ),
+        *(aten._unsafe_index_put, aten.put, aten.index_fill, aten.frac, aten.heaviside, aten.sgn, aten.hardshrink),
+        aten.threshold,
     }
     | (CHOOSING - ONLY_INDICES)
 )
@@ -384,7 +378,6 @@ OTHER_ANSWERS: Mapping[Any, Callable[[RoundingNoise, Any, tuple[Any, ...], dict[
     **dict.fromkeys((aten.linalg_eigh, aten._linalg_eigh, aten.linalg_eig, aten.linalg_qr), _with_other_signs),
     **dict.fromkeys((aten.linalg_svd, aten._linalg_svd, aten.svd), _with_other_signs),
     **dict.fromkeys((aten.atan2, aten.angle), _with_other_turns),
-    aten.cumsum: _with_rounded_sums,
 }
 """Operators with several right answers, and how to get another one."""
 
@@ -394,7 +387,7 @@ STEPPING = frozenset({aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten
     *(aten.nonzero, aten.argwhere, aten.count_nonzero, aten.any, aten.all, aten.logical_not, aten.logical_and),
     *(aten.logical_or, aten.logical_xor, aten.isin, aten.bucketize, aten.searchsorted, aten.histc, aten.mode),
     *(aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.unique_dim_consecutive),
-    *(aten.quantize_per_tensor, aten.quantize_per_channel),
+    *(aten.quantize_per_tensor, aten.quantize_per_channel, aten.histogram, aten.equal, aten.allclose),
     *(aten.fake_quantize_per_tensor_affine_cachemask, aten.fake_quantize_per_channel_affine_cachemask),
 }
 
@@ -453,7 +446,7 @@ def narrows(func: Any, args: tuple[Any, ...], found: Any) -> bool:
     if func.overloadpacket not in CASTS or not isinstance(found, torch.Tensor) or not args:
         return False
     is_wider = isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and args[0].element_size() > 2
-    return is_wider and found.dtype in SIXTEEN_BITS
+    return is_wider and found.is_floating_point() and found.element_size() <= 2
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

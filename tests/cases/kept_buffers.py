@@ -45,3 +45,20 @@ class Tenth(nn.Module):
 
 def tenth(batch: int = 8):
     return Tenth(), torch.randn(batch, 16)
+
+
+class Observed(nn.Module):
+    """Notes the largest and the smallest value, which further inputs of the same range do not change."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.observer = torch.ao.quantization.MinMaxObserver()
+
+    def forward(self, x):
+        return self.observer(self.linear(x))
+
+
+def observed(batch: int = 8):
+    torch.manual_seed(0)
+    return Observed(), torch.randn(batch, 16)

@@ -46,3 +46,18 @@ class Paths(nn.Module):
 def paths(batch: int = 4):
     """Most calls drop nothing. Right: a build with other numbers is not taken for one that draws none."""
     return Paths(), torch.randn(batch, 64)
+
+
+class Dithered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.linear(x) + 1e-6 * torch.randn_like(x)
+
+
+def dithered(batch: int = 8):
+    """Noise that is little more than rounding. Right: it is random all the same."""
+    torch.manual_seed(0)
+    return Dithered(), torch.randn(batch, 16)

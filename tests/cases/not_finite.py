@@ -31,3 +31,14 @@ def factory(batch: int = 4):
 def empty(batch: int = 4):
     torch.manual_seed(0)
     return Empty(), torch.randn(batch, 16)
+
+
+class Beyond(nn.Module):
+    def forward(self, x):
+        return (x * 1e20).square()
+
+
+def beyond(batch: int = 8):
+    """Some values are beyond float32. Right: they are infinite, which is decided by the type and not by rounding."""
+    torch.manual_seed(0)
+    return Beyond(), torch.randn(batch, 16)

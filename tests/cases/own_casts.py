@@ -34,3 +34,33 @@ class HalfNarrow(nn.Module):
 def mixed(batch: int = 16) -> tuple[nn.Module, torch.Tensor]:
     """Some weights are in bfloat16, and the code casts to that. Right: they stay so in fp32."""
     return HalfNarrow(), torch.randn(batch, 32)
+
+
+class NarrowOutput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 256)
+
+    def forward(self, x):
+        return self.linear(x).bfloat16()
+
+
+def narrow_output(batch: int = 512):
+    """Of many values, rounding moves a few to the next number of bfloat16. Right: few are no error, and many are."""
+    torch.manual_seed(0)
+    return NarrowOutput(), torch.randn(batch, 64)
+
+
+class Running(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 256)
+
+    def forward(self, x):
+        return self.linear(x).half().cumsum(-1)
+
+
+def running(batch: int = 8):
+    """Running sums in float16. Right: they are rounded, and nothing is decided by that."""
+    torch.manual_seed(0)
+    return Running(), torch.randn(batch, 64)

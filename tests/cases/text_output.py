@@ -20,3 +20,19 @@ class Identified(nn.Module):
 
 def factory(batch: int = 8):
     return Identified(), torch.randn(batch, 32)
+
+
+class Labelled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 4)
+
+    def forward(self, x):
+        scores = self.linear(x)
+        return ["cat", "dog", "owl", "cow"][int(scores[0].argmax())], scores
+
+
+def labelled(batch: int = 8):
+    """A text that the largest score chooses. Right: a graph, which returns tensors only, is incorrect for that."""
+    torch.manual_seed(0)
+    return Labelled(), torch.randn(batch, 32)

@@ -31,3 +31,20 @@ class Ranked(nn.Module):
 def ranked(batch: int = 4, items: int = 200):
     """Other values are taken by the order of equal scores. Right: another order is no error, and is noted."""
     return Ranked(), (torch.rand(batch, items), torch.randn(batch, items))
+
+
+class Suppressed(nn.Module):
+    """Keeps the best boxes that do not overlap a better one."""
+
+    def forward(self, starts, scores):
+        order, kept = scores.argsort(descending=True), []
+        while len(order):
+            kept.append(order[0])
+            order = order[(starts[order] - starts[order[0]]).abs() > 1]
+        return torch.stack(kept)
+
+
+def suppressed(boxes: int = 20):
+    """Inputs that take another way have equal scores only. Right: any of these may be the best one there."""
+    torch.manual_seed(0)
+    return Suppressed(), (10 * torch.rand(boxes), torch.rand(boxes))

@@ -208,7 +208,7 @@ def _inference(
     if traits.begins_alike and fast_path.in_force(module).get(fast_path.SWITCH):
         with fast_path.switched_off():
             without_fast_path = run_eager(module, (*sets, *probes), calls=calls)
-    can_move = traits.begins_alike and not (sums.jumps or cell.precision.is_quantised)
+    can_move = not (traits.is_random or sums.jumps or cell.precision.is_quantised)
     moved = moved_by_rounding(module, (*sets, *probes), calls) if can_move else ()
     beyond = beyond_answers(sets[0], calls, probes)
     is_timed = cell.device.is_cuda and len(of_each_shape(sets)) == 1

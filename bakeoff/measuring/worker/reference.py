@@ -143,11 +143,11 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
             longest_sum=as_is.longest_sum,
             sums=as_is.sums,
             kept_at=exact.kept_at,
+            witnesses=tuple(tuple(run[place] for place in places) for run in witnesses),
         )
 
     reference = replace(
         Reference.with_others(expected, len(yardstick.expected), as_is.sets, traits),
-        witnesses=tuple(run[: as_is.sets] for run in witnesses),
         without_own_casts=casts,
         without_fast_path=Reference.with_others(without_fast_path, len(layers), as_is.sets, traits) if layers else None,
     )
@@ -196,7 +196,8 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         exact = exact._replace(outputs=varied) if varied else nothing(RANDOM)
     if exact.outputs is None or cell.task != INFERENCE:
         return exact, ()
-    answers = as_is.outputs[: as_is.sets], exact.outputs[: as_is.sets], cell.precision
+    exact = exact._replace(outputs=(outputs := within_float32(exact.outputs, as_is.outputs)))
+    answers = as_is.outputs[: as_is.sets], outputs[: as_is.sets], cell.precision
     decided, lost = decided_by_rounding(*answers), ""
     far_off = "" if decided else far_from_float64(*answers)
     noisy = subject.noisy() if far_off else ()
@@ -215,8 +216,6 @@ def trusted(subject: Subject, as_is: AsItIs, known: Exact | None) -> tuple[Exact
         if lost and as_is.may_jump:  # to another sign, for example: then builds are compared with eager
             exact, decided = nothing(f"what the model decides depends on rounding: {lost}"), lost
     subject.traits = traits.but(depends_on_rounding=decided or lost)
-    if exact.outputs is not None:
-        exact = exact._replace(outputs=within_float32(exact.outputs, as_is.outputs))
     return exact, noisy if lost and not decided else ()
 
 
@@ -238,14 +237,14 @@ def is_explained(
 
 
 def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
-    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, or if it is not
-    finite at the same places."""
+    """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, as a cast to 16
+    bits does, or if it is not finite at the same places."""
     precision = subject.cell.precision
-    if not subject.traits.begins_alike or precision.is_quantised:
+    if subject.traits.is_random or precision.is_quantised:
         return ()
     pairs = [zip(*answers, strict=False) for answers in zip(as_is.outputs, as_is.moved, strict=False)]
     are_finite_alike = all(one.isfinite().equal(other.isfinite()) for answers in pairs for one, other in answers)
-    if not as_is.may_jump and are_finite_alike:
+    if are_finite_alike and not (as_is.may_jump or (as_is.narrows and not precision.is_16_bit)):
         return ()
     weak = subject.noisy()
     return weak + subject.noisy(STRONG_NOISE) if weak and not precision.is_16_bit else weak
@@ -335,7 +334,7 @@ class Yardstick:
         if not self.is_exact:
             return errors
         allowed = errors.or_of_sums(precision, self.longest_sum)
-        if traits.begins_alike and allowed.differs_in_parts(precision):
+        if not traits.is_random and allowed.differs_in_parts(precision):
             self.perturbed = self.perturbed or self.subject.perturbed() or self.eager
             errors = errors.or_perturbed(beside(self.perturbed, True))
         return errors
