@@ -171,6 +171,7 @@ def compare(
     """
     given = dict(locals())
     if unknown:
+        __tracebackhide__ = True  # pytest shows the line of the test
         name = next(iter(unknown))
         if instead := COMMAND_LINE_ONLY.get(name):
             raise TypeError(f"compare() has no keyword '{name}', an option of the command line only: {instead}")

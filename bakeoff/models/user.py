@@ -187,9 +187,8 @@ class UserModel(UserCode, Family):
             # an imported function of this name is not meant
             if function not in self.tree.body:
                 return None
-            raise unknown(
-                f"parameter of calibrate() for {self.name}", missing[0], of_factory, "calibrate takes the factory's"
-            )
+            where = "calibrate takes the factory's; rename a function that serves something else"
+            raise unknown(f"parameter of calibrate() for {self.name}", missing[0], of_factory, where)
         return frozenset(parameters) & frozenset(of_factory)
 
     def made(self, dimensions: Sizes, seed: int) -> Any:

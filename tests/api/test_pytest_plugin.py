@@ -97,17 +97,25 @@ def test_runs_of_a_test_are_kept_apart(project: pytest.Pytester) -> None:
     assert len(kept) == 2 and kept[1] == f"{kept[0]}-2" and kept[0].startswith("test_net.py-test_speed-")
 
 
-def test_a_mistake_is_one_message_below_the_line_of_the_test(project: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("keyword", "message"),
+    [
+        ("backends", "bakeoff.records.errors.UsageError: unknown backend 'onnnx': did you mean 'onnx'? (bakeoff list)"),
+        ("bakcends", "TypeError: compare() got an unexpected keyword argument 'bakcends': did you mean 'backends'?"),
+    ],
+)
+def test_a_mistake_is_one_message_below_the_line_of_the_test(
+    project: pytest.Pytester, keyword: str, message: str
+) -> None:
     project.makeconftest("")  # nothing is planted
-    project.makepyfile(test_net='def test_speed(bakeoff):\n    bakeoff.compare("mlp", backends="onnnx")\n')
+    project.makepyfile(test_net=f'def test_speed(bakeoff):\n    bakeoff.compare("mlp", {keyword}="onnnx")\n')
     found = project.runpytest_inprocess(*LOADED)
     found.assert_outcomes(failed=1)
     lines = found.stdout.str().splitlines()
-    assert [line for line in lines if line.startswith("E  ")] == [
-        "E       bakeoff.records.errors.UsageError: unknown backend 'onnnx': did you mean 'onnx'? (bakeoff list)"
-    ]
+    assert [line for line in lines if line.startswith("E  ")] == [f"E       {message}"]
     frames = [line for line in lines if re.match(r"\S+\.py:\d+: ", line)]
-    assert frames == ["test_net.py:2: UsageError"], "no frame of ours is shown"
+    error = message.partition(":")[0].rpartition(".")[2]
+    assert frames == [f"test_net.py:2: {error}"], "no frame of ours is shown"
 
 
 @pytest.mark.slow

@@ -316,6 +316,7 @@ def test_a_function_that_calibrates_int8_is_not_called_for_other_precisions(fold
             "unknown parameter of calibrate.. .*'bacth': did you mean 'batch'",
         ),
         ("def calibrate(bacth):\n    return []\n", "unknown parameter of calibrate.. .*'bacth': did you mean 'batch'"),
+        ("def calibrate(model, loader):\n    pass\n", "'model': known: .*rename a function that serves something else"),
     ],
 )
 def test_data_that_cannot_calibrate_are_refused(folder: Path, calibrate: str, told: str) -> None:
