@@ -98,7 +98,7 @@ class Comparing:
         from bakeoff.reports.comparison import headline
 
         if not has_report(base):
-            self._say(f"nothing was compared: there is no run in {base}. Make one with --bakeoff-save {self._base}")
+            self._say(f"nothing was compared: there is no run in {base}. Make one with --bakeoff-save={self._base}")
             return
         try:
             comparison = compare(report_at(base), result.report, parse_share(self._fail_above))

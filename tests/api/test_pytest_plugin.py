@@ -75,7 +75,7 @@ def test_a_regression_fails_the_test_with_the_sentence_of_compare(project: pytes
 def test_a_missing_base_is_said(project: pytest.Pytester) -> None:
     found = run(project, 1.0, "--bakeoff-base", "nowhere")
     found.assert_outcomes(passed=1)
-    found.stdout.fnmatch_lines(["*test_speed: nothing was compared: there is no run in nowhere*"])
+    found.stdout.fnmatch_lines(["*test_speed: nothing was compared: there is no run in nowhere*--bakeoff-save=nowhere"])
 
 
 def test_without_options_it_only_measures(project: pytest.Pytester) -> None:
