@@ -311,6 +311,14 @@ class EagerErrors(NamedTuple):
                     return True
         return False
 
+    def is_far_off_by_chance(self, precision: Precision) -> bool:
+        """Return True if some slices are far more off than half of them: which ones are, differs from run to run."""
+        rows = [rows for spread in self.spread for rows in spread.slices.values()]
+        limited = precision in rounding_limits.ROUNDING_UNITS
+        return limited and any(
+            bool((own > rounding_limits.usual_limits(precision, own, sizes)).any()) for own, sizes in rows
+        )
+
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
     """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""

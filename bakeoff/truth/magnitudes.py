@@ -18,6 +18,7 @@ from bakeoff.truth.rounding_limits import (
     MAX_ABSOLUTE_SHARE,
     MIN_CANCELLING,
     MIN_MAGNITUDE_VALUES,
+    MOST_GATED,
     ROUNDING_UNITS,
     TYPICAL_MARGIN,
     UNIT_OF_ONE,
@@ -171,7 +172,7 @@ class Groups(NamedTuple):
     def _or_absolute(self, limits: torch.Tensor) -> torch.Tensor:
         """Return these limits, or what is rounding whatever the magnitude if that is more."""
         absolute = (MAX_ABSOLUTE_SHARE * self.sizes).clamp_max(ABSOLUTE_TOLERANCE)
-        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), 1.0))
+        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), MOST_GATED))
 
     def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
         """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`."""

@@ -532,9 +532,27 @@ def test_strong_noise_is_no_witness_where_the_model_fails_with_weak_noise(folder
     eager = run_eager(*cell_model.move_to_device(known.load(), known.cell))
     may_jump = eager_answers.AsItIs(known.traits, eager, len(eager), may_jump=True)
     known.runs_with_noise = {1: (eager, eager), 16: (eager, eager)}
-    assert len(reference.rounded_otherwise(known, may_jump)) == 4
+    assert len(reference.rounded_otherwise(known, may_jump, None)) == 4
     known.runs_with_noise[1] = ()
-    assert reference.rounded_otherwise(known, may_jump) == ()
+    assert reference.rounded_otherwise(known, may_jump, None) == ()
+
+
+def test_an_eager_that_is_far_off_in_few_slices_has_noisy_witnesses(folder: Path) -> None:
+    known = Subject(cell_of("fp32"), folder, folder)
+    known.runs_with_noise = {1: ((), ()), 16: ((), ())}
+    exact = torch.randn(64, 8, dtype=torch.float64)
+    eager = exact.float()
+
+    def witnesses() -> int:
+        as_is = eager_answers.AsItIs(known.traits, ((eager,),), 1)
+        return len(reference.rounded_otherwise(known, as_is, ((exact,),)))
+
+    assert witnesses() == 0
+    eager[:40] += 1e-2  # it is as far off in most
+    assert witnesses() == 0
+    eager[:40] -= 1e-2
+    eager[7] += 1e-2
+    assert witnesses() == 4
 
 
 def test_stronger_noise_moves_each_result_further(folder: Path) -> None:

@@ -411,6 +411,18 @@ def test_errors_in_small_values_beside_large_ones() -> None:
     assert check([(exact.float(),)], reference, Precision.FP32).rule == "no more than rounding"
 
 
+def test_silu_may_have_a_sigmoid_that_is_exact_as_a_share_of_one() -> None:
+    x = torch.linspace(-20, 30, 2**16, dtype=torch.float64).view(256, 256)
+    exact = x * x.sigmoid()
+    reference = Reference(((exact,),), *errors_of_eager([(exact.float(),)], [(exact,)]))
+
+    def built(bits: int) -> torch.Tensor:
+        return (x * (x.sigmoid() * 2.0**bits).round() / 2.0**bits).float()
+
+    assert check([(built(23),)], reference, Precision.FP32).passed
+    assert not check([(built(20),)], reference, Precision.FP32).passed
+
+
 def test_values_below_one_that_are_computed_in_bfloat16_are_found_beside_large_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     exact = 10 ** (16 * torch.rand(2**17, dtype=torch.float64, generator=generator) - 8)

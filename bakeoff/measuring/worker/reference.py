@@ -117,7 +117,7 @@ def _compute(job: ComputeReference, subject: Subject) -> ReferenceComputed:
         kept = kept_outputs(stored.reference, subject, as_is.outputs) if stored else None
         exact, noisy = trusted(subject, as_is, shared or kept)
         layers = exact_without_fast_path(subject, as_is, exact.outputs) if exact.outputs is not None else None
-        witnesses = rounded_otherwise(subject, as_is)
+        witnesses = rounded_otherwise(subject, as_is, exact.outputs)
         yardstick = Yardstick.of(subject, as_is, exact, noisy, bool(witnesses))
         casts = errors_without_own_casts(subject, as_is, exact)
         clock.synchronise()
@@ -236,15 +236,19 @@ def is_explained(
     return not precision.is_16_bit and is_explained_by_rounding(eager, exact, subject.noisy(STRONG_NOISE), precision)
 
 
-def rounded_otherwise(subject: Subject, as_is: AsItIs) -> tuple[tuple[Outputs, ...], ...]:
+def rounded_otherwise(
+    subject: Subject, as_is: AsItIs, exact: Sequence[Outputs] | None
+) -> tuple[tuple[Outputs, ...], ...]:
     """Return what eager answers with noise, the weakest first, if an operator's result may jump by it, as a cast to 16
-    bits does, or if it is not finite at the same places."""
+    bits does, if it is not finite at the same places, or if eager is far off in a few places, as a build is in others.
+    """
     precision = subject.cell.precision
     if subject.traits.is_random or precision.is_quantised:
         return ()
     pairs = [zip(*answers, strict=False) for answers in zip(as_is.outputs, as_is.moved, strict=False)]
     are_finite_alike = all(one.isfinite().equal(other.isfinite()) for answers in pairs for one, other in answers)
-    if are_finite_alike and not (as_is.may_jump or (as_is.narrows and not precision.is_16_bit)):
+    jumps = as_is.may_jump or (as_is.narrows and not precision.is_16_bit) or not are_finite_alike
+    if not jumps and not (exact and errors_of_eager(as_is.outputs, exact).is_far_off_by_chance(precision)):
         return ()
     weak = subject.noisy()
     return weak + subject.noisy(STRONG_NOISE) if weak and not precision.is_16_bit else weak
