@@ -63,8 +63,8 @@ class Comparing:
         self._runs = 0
 
     def compare(self, model: object, inputs: object = None, **options: Any) -> Result:
-        """Measure as `bakeoff.compare` does, and fail the test if a cell became slower or broke since the base. A test
-        without a base passes, and the summary of the session says that nothing was compared."""
+        """Measure as `bakeoff.compare` does, and fail the test if a cell became slower or broke since the base, or if
+        nothing was measured. A test without a base passes, and the summary of the session says so."""
         from bakeoff.api.compare import compare
         from bakeoff.records.errors import BakeoffError
 
@@ -82,6 +82,9 @@ class Comparing:
             )
         except BakeoffError as error:
             raise error.with_traceback(None) from None  # its message says it whole
+        if not any(record.latency for record in result.report.records):
+            reasons = "; ".join(f"{record.cell.label}: {record.reason}" for record in result.report.records)
+            pytest.fail(f"nothing was measured: {reasons}", pytrace=False)
         if self._save:
             kept = Path(self._save) / name
             shutil.rmtree(kept, ignore_errors=True)

@@ -25,7 +25,8 @@ PLANTED = """
 import pytest
 import bakeoff as library
 from bakeoff.records.report_file import write_json
-from tests.reports.samples import cell, ok, report, steady
+from bakeoff.records.schema import Status
+from tests.reports.samples import cell, failed, ok, report, steady
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,14 @@ def planted(monkeypatch):
     def compare(model, inputs, *, out, progress, ms):
         assert (model, inputs, progress) == ("net", None, False)
         cells = {"eager": 4.0, "onnx": ms}
-        made = report([ok(cell(label), steady([value] * 5, rounds=6)) for label, value in cells.items()])
+        made = report(
+            [
+                ok(cell(label), steady([value] * 5, rounds=6))
+                if ms
+                else failed(cell(label), Status.ERROR, "it cannot be called")
+                for label, value in cells.items()
+            ]
+        )
         write_json(made, out)
         return library.Result(made, out)
 
@@ -70,6 +78,12 @@ def test_a_regression_fails_the_test_with_the_sentence_of_compare(project: pytes
     slower.stdout.fnmatch_lines(["1 regression: *onnx*+30 %*"])
     assert "Traceback" not in slower.stdout.str()
     run(project, 1.3, "--bakeoff-base", "base", "--bakeoff-fail-above", "50%").assert_outcomes(passed=1)
+
+
+def test_a_test_that_measured_nothing_fails(project: pytest.Pytester) -> None:
+    failed = run(project, 0.0)
+    failed.assert_outcomes(failed=1)
+    failed.stdout.fnmatch_lines(["nothing was measured: eager: it cannot be called; onnx: it cannot be called"])
 
 
 def test_a_missing_base_is_said(project: pytest.Pytester) -> None:
