@@ -5,7 +5,7 @@ A terminal shows it last, where the reader looks. Nothing here is escaped.
 
 import itertools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
@@ -16,7 +16,7 @@ from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.doubts import Accepted, Effect
 from bakeoff.records.failure import LATER
 from bakeoff.records.grouping import grouped
-from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Record, Status
+from bakeoff.records.schema import LIVE, WITH_WINNERS, Accuracy, Record, Report, Status
 from bakeoff.records.text import IN_PYTHON, again, first, listed, one_line, values_of, variables_before, with_option
 from bakeoff.reports import machine, number_format, sentences
 
@@ -137,7 +137,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
         and (not judgement.report.complete or any(record.is_left_to_resume for record in judgement.report.records))
         else [],
         "more processes, to decide it": [
-            command for contest in may_be_decided if (command := _to_decide(contest, judgement.report.request))
+            command for contest in may_be_decided if (command := _to_decide(contest, judgement.report))
         ],
         "the same once other programs rest": [
             # waiting would take the time of a budget
@@ -170,8 +170,9 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
     return {purpose: lines for purpose, lines in by_purpose.items() if lines}
 
 
-def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
-    """Return the command for the candidates of a contest alone, in twice the processes. A live model has none."""
+def _to_decide(contest: ContestJudgement, report: Report) -> str:
+    """Return the command for the candidates of a contest alone, in twice the processes, beside a folder that was named.
+    A live model has none."""
     cells = [cell for label in contest.answer.candidates if (cell := contest.cell_of(label))]
     if contest.cell.is_live:
         return ""
@@ -180,7 +181,8 @@ def _to_decide(contest: ContestJudgement, request: Mapping[str, object]) -> str:
     changes = {
         "--backends": ",".join(dict.fromkeys(cell.cell.configuration for cell in cells)),
         "--precision": ",".join(dict.fromkeys(precisions)),
-        **{f"--{rule}": str(request.get(rule) or "") for rule in ("calls", "require", "accept")},
+        **{f"--{rule}": str(report.request.get(rule) or "") for rule in ("calls", "require", "accept")},
+        "--out": "".join(f"{folder.rstrip('/')}-again" for folder in values_of(report.command, "--out")[:1]),
         "--processes": str(max(FEWEST_PROCESSES, 2 * max(len(cell.record.processes) for cell in cells))),
     }
     for option, value in changes.items():

@@ -21,6 +21,7 @@ from bakeoff.measuring.worker.worker_context import WorkerContext, explain
 from bakeoff.models.base import Inputs
 from bakeoff.models.user import loaded
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.text import counted
 from bakeoff.truth import rounding_limits
 from bakeoff.truth.calls import copied
 from bakeoff.why import worker_parts as of_model
@@ -310,7 +311,7 @@ class Search:
         form = Form.of(self._whole.inputs.args, self._whole.inputs.kwargs)
         flat = Inputs(self._whole.given(self._dtype).tensors())
         self._worker.phases.announce(
-            f"build {self._builder.builds + 1}: the whole model, with the outputs of {len(parts)} modules"
+            f"build {self._builder.builds + 1}: the whole model, with the outputs of {counted(len(parts), 'module')}"
         )
         try:
             with Watched(self._whole.module, form, sorted(paths)) as watched:

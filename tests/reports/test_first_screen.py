@@ -177,11 +177,11 @@ def test_first_screens_read_as_before() -> None:
 )
 def test_commands_ask_what_the_answer_was_asked(asked: dict[str, Any], words: list[str]) -> None:
     """The command of the run had `--calls 7`, which 0 takes out."""
-    ran = report(EQUALS, command="bakeoff --model conv --calls 7", request={"calls": 7})
+    ran = report(EQUALS, command="bakeoff --model conv --calls 7 --out mine/", request={"calls": 7})
     offered = first_screen.commands(judge(judged_anew(ran, **asked)), "run")
     for purpose in (AGAIN, "more processes, to decide it"):
         (command,) = offered[purpose]
-        assert all(word in command for word in words) and "--calls 7" not in command, command
+        assert all(word in command for word in (*words, "--out mine-again")) and "--calls 7" not in command, command
 
 
 def test_what_is_offered_after_a_question_keeps_the_question() -> None:
