@@ -648,8 +648,9 @@ def measure_starts(
     Requirements.parse(require, STARTED_QUANTITIES)  # what cannot be read is refused before minutes of starts
     with steps() as say_step:
         measured = measure_run(run, labels or (), starts, cold, say_step)
-    judged, files = writer.write_starts(measured, require, out or folder_of(run) / "starts")
     cut_off = [cell for cell in measured.cells if cell.is_cut_off]
+    name = "starts-interrupted" if cut_off else "starts"  # whole ones stay
+    judged, files = writer.write_starts(measured, require, out or folder_of(run) / name)
     status = INTERRUPTED if cut_off else shown.exit_status(judged)
     if cut_off:
         say(f"{cut_off[0].reason.capitalize()}: what was measured until then follows.", stderr)

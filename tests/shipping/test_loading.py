@@ -749,10 +749,11 @@ def test_an_interruption_keeps_whole_turns_of_starts(
     monkeypatch.setattr(start_runs, "_without_compiled", lambda _: None)
     monkeypatch.setattr(start_runs, "_prepare_program", lambda *_: None)
     monkeypatch.setattr(start_runs, "start_once", start)
-    assert cli.main(["start", str(run), "onnx", "eager", "--out", str(tmp_path / "out"), "--json"]) == 130
+    copied, partial = shutil.copytree(run, tmp_path / "run"), tmp_path / "run" / "starts-interrupted"
+    assert cli.main(["start", str(copied), "onnx", "eager", "--json"]) == 130
     printed = capsys.readouterr()
     answer = json.loads(printed.out)
-    assert answer["exit_status"] == 130 and (tmp_path / "out").exists() == bool(whole_turns)
+    assert answer["exit_status"] == 130 and partial.exists() == bool(whole_turns), "a whole one is not replaced"
     if whole_turns:
         assert [each["starts"] for each in answer["cells"]] == [2, 2] and answer["outcome"] in ("tie", "open")
         assert "Interrupted after 2 of 7 starts: what was measured until then follows." in printed.err
