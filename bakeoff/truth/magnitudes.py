@@ -15,6 +15,7 @@ import torch
 
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.truth.rounding_limits import (
+    LARGEST_GATED,
     MAX_ABSOLUTE_SHARE,
     MIN_CANCELLING,
     MIN_MAGNITUDE_VALUES,
@@ -172,7 +173,9 @@ class Groups(NamedTuple):
     def _or_absolute(self, limits: torch.Tensor) -> torch.Tensor:
         """Return these limits, or what is rounding whatever the magnitude if that is more."""
         absolute = (MAX_ABSOLUTE_SHARE * self.sizes).clamp_max(ABSOLUTE_TOLERANCE)
-        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(float(self.sizes[0]), MOST_GATED))
+        largest = float(self.sizes[0])
+        gated = MOST_GATED if largest <= LARGEST_GATED else 1.0
+        return limits.maximum(absolute).clamp_min(UNIT_OF_ONE * min(largest, gated))
 
     def limits_at(self, sizes: torch.Tensor, limits: torch.Tensor, overall: float) -> torch.Tensor:
         """Return the limit for values of each of these sizes, from those of the groups, and at most `overall`."""

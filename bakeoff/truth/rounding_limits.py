@@ -46,9 +46,12 @@ MAX_PERTURBED_SHARE = 2.0**-8
 MIN_CANCELLING = 0.01
 """If fewer values of a magnitude are expected to be left from cancelling larger ones, there are none."""
 
-UNIT_OF_ONE, MOST_GATED = 2.0**-23, 16.0
-"""A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1. SiLU and
-GELU multiply it by their input, and below -16 little is left of it."""
+UNIT_OF_ONE = 2.0**-23
+"""A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
+
+MOST_GATED, LARGEST_GATED = 16.0, 2.0**12
+"""SiLU and GELU multiply such a function by their input, and below -16 little is left of it. Outputs of a larger root
+mean square are no such activations."""
 
 
 UNITS_OF_SUM, MOST_UNITS_OF_SUM = 0.5, 256.0
