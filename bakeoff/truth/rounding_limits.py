@@ -49,9 +49,9 @@ MIN_CANCELLING = 0.01
 UNIT_OF_ONE = 2.0**-23
 """A function with values up to 1, such as ONNX Runtime's sigmoid, may be only as exact as float32 is at 1."""
 
-MOST_GATED, LARGEST_GATED = 16.0, 2.0**12
-"""SiLU and GELU multiply such a function by their input, and below -16 little is left of it. Outputs of a larger root
-mean square are no such activations."""
+MOST_GATED, LARGEST_GATED = 16.0, 2.0**24
+"""SiLU and GELU multiply such a function by their input, and below -16 little is left of it. Beside larger outputs, in
+which float32 has no fractions, small values are of another kind, as beside -1e9 in masked logits."""
 
 
 UNITS_OF_SUM, MOST_UNITS_OF_SUM = 0.5, 256.0
