@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
+from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.environment_changes import within_run
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.stored_report import is_complete, report_of
@@ -309,7 +310,7 @@ def request_of(store: Store) -> Request:
 
 def exit_status(judgement: Judgement) -> int:
     """Return 0, 3 if nothing was measured, or 1 if a cell failed, a named backend is missing in all precisions, or no
-    cell of a contest meets the requirements or `--slo`."""
+    cell of a contest meets the requirements or `--slo`, as far as these were measured of the first one."""
     if not any(record.latency for record in judgement.report.records):
         return 3
     return 1 if _reasons(judgement) else 0
@@ -330,7 +331,13 @@ def _reasons(judgement: Judgement) -> list[str]:
         reasons.append(f"nothing holds what --slo asks in {counted(len(unserved), 'contest')}")
     if not judgement.meets_requirements:
         reasons.append(NOTHING_MEETS_REQUIREMENTS)
-    return reasons
+    unmeasured = {
+        f"{doubt.required.name}, which --require asks for, was not measured of {contest.fastest.leader}"
+        for contest in judgement.contests
+        for doubt in contest.doubts
+        if isinstance(doubt, RequirementOpen) and doubt.value is None and contest.fastest.leader in doubt.labels
+    }
+    return [*reasons, *sorted(unmeasured)]
 
 
 def failures_of(records: Sequence[Record]) -> list[str]:

@@ -34,6 +34,7 @@ from bakeoff.backends.calling import FlatModule, call_form, returned_by_call
 from bakeoff.backends.runtime.folder import DESCRIPTION, FORMAT
 from bakeoff.backends.standalone import Threads
 from bakeoff.backends.torchscript import TorchScript
+from bakeoff.commands import run as runs
 from bakeoff.judging.answer import Certainty
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import judge, judged_anew
@@ -643,6 +644,8 @@ def test_what_a_stop_left_of_the_starts_ranks_all_that_was_measured(starts: list
     (contest,) = judgement.contests
     assert [each.label for each in contest.ranked] == ["onnx", "eager"] and judgement.meets_requirements
     assert contest.fastest.certainty is Certainty.DOUBTED and why in reported(judgement, 200)
+    is_measured = bool(starts and starts[0].starts)  # a gate does not pass by what nobody measured
+    assert runs.exit_status(judgement) == (not is_measured)
 
 
 def test_a_cell_that_cannot_be_started_may_not_win_where_starts_are_required() -> None:
