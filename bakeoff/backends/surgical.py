@@ -1,6 +1,8 @@
 """Inductor's modes `surgical` and `regional`: parts of a model are compiled, and the rest stays eager.
 
-`surgical` compiles the modules that are named, and `regional` the layers that repeat, one for all.
+`surgical` compiles the modules that are named, for models with layers that a compiler cannot read, such as float8
+layers of another library. `regional` compiles the layers that repeat, one for all, because that takes a fraction of the
+time.
 """
 
 from __future__ import annotations

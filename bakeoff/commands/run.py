@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
-from bakeoff.judging.constraints import RequirementOpen
 from bakeoff.judging.environment_changes import within_run
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.stored_report import is_complete, report_of
@@ -291,9 +290,8 @@ def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
 
 
 def on_this_machine(request: Request, facts: TorchFacts) -> tuple[Request, list[Place]]:
-    """Return the request with its devices, which are the GPU if there is one unless they are named, and the places of
-    its pool, if it has one. Raise UsageError for what torch does not see, and for a pool that this machine cannot
-    hold."""
+    """Return the request with its devices, and the places of its pool, if it has one. Without a name, the device is the
+    GPU if there is one. Raise UsageError for what torch does not see, and for a pool that this machine cannot hold."""
     require_devices(request.devices, facts)
     devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
     cores = usable_cores()
@@ -330,14 +328,8 @@ def _reasons(judgement: Judgement) -> list[str]:
     if unserved := [contest for contest in judgement.contests if contest.load and not contest.load.ranked]:
         reasons.append(f"nothing holds what --slo asks in {counted(len(unserved), 'contest')}")
     if not judgement.meets_requirements:
-        reasons.append(NOTHING_MEETS_REQUIREMENTS)
-    unmeasured = {
-        f"{doubt.required.name}, which --require asks for, was not measured of {contest.fastest.leader}"
-        for contest in judgement.contests
-        for doubt in contest.doubts
-        if isinstance(doubt, RequirementOpen) and doubt.value is None and contest.fastest.leader in doubt.labels
-    }
-    return [*reasons, *sorted(unmeasured)]
+        reasons += judgement.unmeasured or [NOTHING_MEETS_REQUIREMENTS]
+    return reasons
 
 
 def failures_of(records: Sequence[Record]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bakeoff.judging.acceptance import Acceptance
-from bakeoff.judging.constraints import Requirements, parse_limits_on_errors
+from bakeoff.judging.constraints import RequirementOpen, Requirements, parse_limits_on_errors
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
 from bakeoff.judging.decision import FEWEST_PROCESSES, MAX_PROCESSES
 from bakeoff.judging.doubt import Stop
@@ -40,8 +40,20 @@ class Judgement:
 
     @property
     def meets_requirements(self) -> bool:
-        """Return True unless there is a contest in which every measured cell misses what is required."""
-        return all(contest.ranked or not any(cell.unmet for cell in contest.cells) for contest in self.contests)
+        """Return True unless there is a contest in which every measured cell misses what is required, or in which that
+        was not measured of the first one."""
+        is_met = all(contest.ranked or not any(cell.unmet for cell in contest.cells) for contest in self.contests)
+        return is_met and not self.unmeasured
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """Return what is required and was not measured of the first cell of a contest: no gate may pass by that."""
+        return sorted(
+            f"{doubt.required.name}, which --require asks for, was not measured of {contest.fastest.leader}"
+            for contest in self.contests
+            for doubt in contest.doubts
+            if isinstance(doubt, RequirementOpen) and doubt.value is None and contest.fastest.leader in doubt.labels
+        )
 
 
 def judge(report: Report) -> Judgement:

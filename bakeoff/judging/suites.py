@@ -1,7 +1,7 @@
 """Sums up many contests: what each backend passed, how fast it is over all of them, and where it wins.
 
-A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Contests for which the machine was
-too busy are not in its means.
+A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Means are over the
+contests that all ranked backends passed, without those for which the machine was too busy.
 """
 
 import math

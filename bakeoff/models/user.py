@@ -182,8 +182,8 @@ class UserModel(UserCode, Family):
             return None
         parameters = {parameter.arg: default for parameter, default in source_code.parameters_of(function)}
         others = {name: default for name, default in parameters.items() if name not in of_factory}
-        not_taken = of_factory - parameters.keys()
-        if missing := [name for name, default in others.items() if default is None or is_misspelt(name, not_taken)]:
+        unused = of_factory - parameters.keys()
+        if missing := [name for name, default in others.items() if default is None or is_misspelt(name, unused)]:
             # an imported function of this name is not meant
             if function not in self.tree.body:
                 return None

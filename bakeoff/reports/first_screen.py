@@ -123,7 +123,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
     ]
     near = [cell for cell in wrong if _may_be_accepted(cell.record)]
     rules = {rule: value for rule in ("calls", "require") if (value := judgement.report.request.get(rule))}
-    asked = "" if is_kept else "".join(f" --{rule} {shlex.quote(str(value))}" for rule, value in rules.items())
+    asked = " --keep" if is_kept else "".join(f" --{rule} {shlex.quote(str(value))}" for rule, value in rules.items())
     has_kept_models = not isinstance(models, list) or not any(str(model).startswith(LIVE) for model in models)
     by_purpose = {
         f"{what} as {'a folder that runs' if is_alone else 'folders that run'} without Bakeoff": exports,
@@ -155,9 +155,7 @@ def commands(judgement: Judgement, folder: str, is_kept: bool = True) -> dict[st
             for cell in wrong
             if has_kept_models and not cell.cell.why_no_modules
         ],
-        "to accept errors of this size after all": [accept_command(near, folder) + (" --keep" if is_kept else asked)]
-        if near
-        else [],
+        "to accept errors of this size after all": [accept_command(near, folder) + asked] if near else [],
         **{
             f"the same without --{rule} {shlex.quote(value)}, which is in force": [
                 f"bakeoff report {shlex.quote(folder)} --{rule} ''"

@@ -313,11 +313,10 @@ class EagerErrors(NamedTuple):
 
     def is_far_off_by_chance(self, precision: Precision) -> bool:
         """Return True if some slices are far more off than half of them: which ones are, differs from run to run."""
-        rows = [rows for spread in self.spread for rows in spread.slices.values()]
-        limited = precision in rounding_limits.ROUNDING_UNITS
-        return limited and any(
-            bool((own > rounding_limits.usual_limits(precision, own, sizes)).any()) for own, sizes in rows
-        )
+        if precision not in rounding_limits.ROUNDING_UNITS:
+            return False
+        slices = (rows for spread in self.spread for rows in spread.slices.values())
+        return any(bool((own > rounding_limits.usual_limits(precision, own, sizes)).any()) for own, sizes in slices)
 
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:

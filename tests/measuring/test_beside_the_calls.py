@@ -451,7 +451,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "taken"),
+    ("parameters", "passed"),
     [
         ("batch, limit=9", ["batch"]),
         ("batch=8, bath=1, batches=2, seed=0", ["batch", "seed"]),  # `bath` is no `batch`, which is there, too
@@ -460,13 +460,13 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("limit", "unknown size of the model 'limit': known: batch, seed (evaluate's other parameters need a default)"),
     ],
 )
-def test_a_misspelt_size_is_no_parameter_of_the_metrics_own(parameters: str, taken: list[str] | str) -> None:
+def test_a_misspelt_size_is_no_parameter_of_the_metrics_own(parameters: str, passed: list[str] | str) -> None:
     names: dict[str, Any] = {}
     exec(f"def evaluate(predict, {parameters}): ...", names)
-    if isinstance(taken, list):
-        assert list(evaluating.arguments_of(names["evaluate"], {"batch": 4, "seed": 1})) == taken
+    if isinstance(passed, list):
+        assert list(evaluating.arguments_of(names["evaluate"], {"batch": 4, "seed": 1})) == passed
     else:
-        with pytest.raises(UsageError, match=re.escape(taken)):
+        with pytest.raises(UsageError, match=re.escape(passed)):
             evaluating.arguments_of(names["evaluate"], {"batch": 4, "seed": 1})
 
 

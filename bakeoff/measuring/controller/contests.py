@@ -224,7 +224,7 @@ def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error:
     first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
     if run.machine.now_s() >= run.time_plan.contest_ends_s:
         lack = run.time_plan.lack([planned.cell.label for planned in cells], run.machine.now_s())
-        if error.failure.place:  # a factory has taken the time
+        if error.failure.place:  # a factory took the time
             lack = error.failure.but(text=error.what).sentence
         for planned in cells:
             run.end(no_time_for(planned, lack))

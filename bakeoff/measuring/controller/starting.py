@@ -1,8 +1,11 @@
 """Starting cells: each of them loads, builds and warms up as soon as cores, memory and quiet are there for it.
 
 What tries out kernels, and all builds on a CPU, need the machine to themselves, or their times would mean nothing.
-Other builds go on side by side on a GPU's machine with cores to spare. Otherwise nothing builds while a cell warms up.
-Only what starts from an earlier build, and processes of the next epochs, may load beside it until all are warm.
+Other builds go on side by side on a GPU's machine with cores to spare, also beside TensorRT's, which takes minutes.
+Under a budget TensorRT tries out kernels last, since nothing warms up beside that. Under a budget on a busy machine,
+the first two cells on a CPU build and warm up side by side, too. Otherwise nothing builds while a cell warms up, until
+its latencies are steady. Only what starts from an earlier build, and processes of the next epochs, may load beside it.
+They are held when all cells are warm.
 """
 
 from collections.abc import Callable, Sequence

@@ -254,9 +254,9 @@ def arguments_of(evaluate: Callable[..., object], available: Mapping[str, object
     needs and the model has not, and for a misspelt size."""
     _, *others = inspect.signature(evaluate).parameters.values()
     needed = [one for one in others if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    not_taken = available.keys() - {one.name for one in needed}
+    unused = available.keys() - {one.name for one in needed}
     for one in needed:
-        if one.name not in available and (one.default is one.empty or is_misspelt(one.name, not_taken)):
+        if one.name not in available and (one.default is one.empty or is_misspelt(one.name, unused)):
             raise unknown("size of the model", one.name, available, "evaluate's other parameters need a default")
     return {parameter.name: available[parameter.name] for parameter in needed if parameter.name in available}
 

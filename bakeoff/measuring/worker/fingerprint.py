@@ -1,7 +1,7 @@
 """A fingerprint of all that decides what a build of a model is: equal fingerprints mean that a build can be used again.
 
-It holds no name of a file or of a model. The reference adds the files that eager's calls read, and what it saw eager
-call (`ReadingWatch.functions`).
+docs/recipes.md lists what it holds: no name of a file or of a model. The reference adds the files that eager's calls
+read, and what it saw eager call (`ReadingWatch.functions`).
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """The error that quantisation costs a model with any library: eager, with the operands of its layers rounded before.
 
-It is that of a kernel that accumulates exactly, up to the rounding of the product. Torch has not all such kernels.
+Cells of quantised precisions are compared with it, since torch has no quantised kernels for some layers, such as int8
+convolutions on CUDA. A kernel that accumulates exactly gives the same, up to the rounding of the product.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
