@@ -3,8 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from bakeoff import backends, models
 from bakeoff.judging.intervals import special_functions
@@ -24,13 +23,13 @@ from bakeoff.measuring.messages import AxesFound, FindOpenAxes, ProbeTorch, Torc
 from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
-from bakeoff.planning.places import devices_of_cells
-from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.places import ALL_GPUS
+from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
 from bakeoff.planning.ranges import spell
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Environment
 from bakeoff.records.store import Store
@@ -54,25 +53,39 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
 
 def may_use_cuda(request: Request) -> bool:
     if request.devices:
-        return any(device.is_cuda for device in devices_of_cells(request.devices))
+        return any(device.is_cuda for device in request.devices_of_cells)
     return compute_capability(0) is not None
 
 
-def sampling_of(request: Request) -> SamplingPlan:
-    plan = SamplingPlan.lasting(
-        request.min_time_s,
-        request.processes,
-        request.require.calls,
-        builds=request.builds,
-        budget_s=request.budget.seconds if request.budget else math.inf,
-    )
-    required = {requirement.name for requirement in request.require.items}
-    plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
-    if any(part.inputs for part in request.parts()):
-        plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes
-    # what loses at single calls may win under load, so that no cell sits out
-    unraced = replace(plan, races=False, most_processes=plan.processes, energy_of_all=True)
-    return unraced if request.load_plan else plan
+def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
+    """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
+    named = ["cuda" if name == ALL_GPUS else name for name in devices if not name.startswith("cpu")]
+    for device in map(Device, named):
+        if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
+            continue
+        if facts.cuda_devices:
+            seen = ", ".join(f"cuda:{index}" for index in range(facts.cuda_devices))
+            raise UsageError(f"--devices {device}: torch {facts.torch} sees {seen} only")
+        if facts.cuda is None:
+            raise UsageError(
+                f"--devices {device}: torch {facts.torch} is a build without CUDA: install one with it "
+                "(https://pytorch.org/get-started/locally), or write --devices cpu"
+            )
+        raise UsageError(
+            f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
+            "let nvidia-smi find one, or write --devices cpu; bakeoff doctor looks for the cause"
+        )
+
+
+def on_this_machine(request: Request, facts: TorchFacts) -> Request:
+    """Return the request with its devices: without a name the GPU if there is one, and each GPU in place of `cuda:all`.
+    A single one is no pool, and is `cuda`. Raise UsageError for what torch does not see."""
+    require_devices(request.devices, facts)
+    devices = request.devices or ("cuda" if facts.cuda_devices else "cpu",)
+    if ALL_GPUS in devices:
+        several = tuple(f"cuda:{index}" for index in range(facts.cuda_devices))
+        devices = several if len(several) > 1 else ("cuda",)
+    return request.but(devices=devices)
 
 
 def measure(
@@ -113,7 +126,7 @@ def cells_of(contests: Sequence[Contest]) -> list[Cell]:
 
 
 def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
-    sampling = sampling_of(request)
+    sampling = request.sampling
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:
         sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
@@ -127,7 +140,7 @@ def has_spare_cores() -> bool:
 
 
 def servers_of(request: Request) -> int:
-    plan = sampling_of(request)
+    plan = request.sampling
     if request.budget and not has_spare_cores():
         return 1  # others would import torch beside the reference, and a short budget may not need them
     # Servers that start later keep the contest waiting.
@@ -150,7 +163,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     launchers.prepare(servers_of(request))
     launchers.await_serving(1)
     if has_spare_cores() and not imports:  # a contest that needs a sixth process does not wait for its server
-        launchers.prepare(min(sampling_of(request).most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
+        launchers.prepare(min(request.sampling.most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
         store.note(
@@ -191,7 +204,7 @@ def measurement_of(
         launchers=launchers,
         store=store,
         progress=progress,
-        sampling=sampling_of(request),
+        sampling=request.sampling,
         time_limit_s=request.time_limit_s,
         interleaved=request.schedule == "interleaved",
         time_plan=time_plan,
@@ -216,11 +229,11 @@ def shared_imports(families: Sequence[Family]) -> list[str]:
     return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
-def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
-    """Return the contests with the axes to leave open, and with the sizes that all cells have their weights at, if
-    weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
+def contests_of(request: Request, launchers: Launchers) -> list[Contest]:
+    """Return the contests of the request with the axes to leave open, and with the sizes that all cells have their
+    weights at, if weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
     found: dict[str, AxesFound] = {}  # by range
-    return [_completed(contest, launchers, found) for contest in contests]
+    return [_completed(contest, launchers, found) for contest in plan(request)]
 
 
 def _completed(contest: Contest, launchers: Launchers, found: dict[str, AxesFound]) -> Contest:
