@@ -13,7 +13,7 @@ from bakeoff.measuring.messages import ProbeTorch, TorchFacts, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for, why_not
 from bakeoff.measuring.session import on_this_machine
 from bakeoff.planning.places import places_of
-from bakeoff.planning.plan import Contest, plan, refusal
+from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan, starts_s
 from bakeoff.records.device import Device
@@ -98,7 +98,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     time_plan = TimePlan(sampling, load=request.load_plan)
     for contest in contests:
         cells = [planned.cell for planned in contest.cells]
-        reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
+        reasons = {one.cell.label: one.refusal[1] or absences[_place_of(one.cell)] for one in contest.cells}
         title = cells[0].title
         for label, reason in reasons.items():
             refusals.setdefault(label, {}).setdefault(reason, []).append(title)

@@ -24,7 +24,7 @@ from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
 from bakeoff.planning.places import ALL_GPUS
-from bakeoff.planning.plan import Contest, PlannedCell, plan, refusal
+from bakeoff.planning.plan import Contest, PlannedCell, plan
 from bakeoff.planning.ranges import spell
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
@@ -99,7 +99,7 @@ def measure(
     """Bring every cell of the contests to its record in the store, one contest after the other."""
     time_plan = time_plan_of(contests, request, store, budget_ends_s)
     cells, others = cells_of(contests), OtherPrograms()
-    headers = prepare(launchers, cells, request, store, progress)
+    headers = prepare(launchers, cells_to_build(contests, store), request, store, progress)
     warning = ""
     if not any(pending(contest, store) for contest in contests):
         progress.note("nothing is left to measure")
@@ -125,13 +125,18 @@ def cells_of(contests: Sequence[Contest]) -> list[Cell]:
     return [planned.cell for contest in contests for planned in contest.cells]
 
 
+def cells_to_build(contests: Sequence[Contest], store: Store) -> list[Cell]:
+    """Return the cells that have no record yet and make sense."""
+    return [planned.cell for contest in contests for planned in pending(contest, store) if not planned.refusal[1]]
+
+
 def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
     sampling = request.sampling
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:
-        sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
+        likely = likely_to_run(cells_to_build([contest], store))
         evaluates = bool(contest.evaluated_by(request.evaluate))
-        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes, evaluates)
+        time_plan.expect(contest.id, likely, sampling.processes, evaluates)
     return time_plan
 
 
@@ -149,12 +154,11 @@ def servers_of(request: Request) -> int:
 
 
 def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
-    """Have the fork servers import what all cells need, and wait for the first one. Return torch's C++ headers, which
-    are made beside what is not timed."""
-    missing = [cell for cell in cells if not store.has(cell.id)]
-    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
+    """Have the fork servers import what these cells need, and wait for the first one. Return torch's C++ headers,
+    which are made beside what is not timed."""
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in cells)]
     imports = shared_imports(families) if launchers.first.start_method == "forkserver" else []
-    for_cuda = any(cell.device.is_cuda for cell in missing)
+    for_cuda = any(cell.device.is_cuda for cell in cells)
     if imports:
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
@@ -171,16 +175,15 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             "the machine's drift is in every ratio"
         )
     headers = Headers(store, progress)
-    asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
-    asked = [cell for cell in asked if not refusal(cell)[1]]
+    asked = [cell for cell in cells if cell.device.kind in backends.create(cell.backend).precompiles]
     may_make = not request.budget  # it would take the time of a short run
     if asked:
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
-    sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
-    imported = dict.fromkeys(name for cell in sensible for name in backends.create(cell.backend).imports)
+    here = [cell for cell in cells if not cell.environment]
+    imported = dict.fromkeys(name for cell in here for name in backends.create(cell.backend).imports)
     parts = [name for name in imported if name.startswith("torch.")]  # other libraries may start threads
     if parts:  # after the headers: Inductor looks for their folder when it is imported
-        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
+        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in here))
     return headers
 
 
@@ -237,8 +240,8 @@ def contests_of(request: Request, launchers: Launchers) -> list[Contest]:
 
 
 def _completed(contest: Contest, launchers: Launchers, found: dict[str, AxesFound]) -> Contest:
-    dynamic = [planned.cell for planned in contest.cells if planned.cell.dynamic]
-    cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
+    dynamic = [planned for planned in contest.cells if planned.cell.dynamic]
+    cell = next((planned.cell for planned in dynamic if not planned.refusal[1]), None)
     if cell is None:
         return contest
     key = cell.range_id

@@ -32,6 +32,10 @@ class PlannedCell:
     weights_at: dict[str, int] = field(default_factory=dict)  # all sizes have the weights of these, if they would vary
     of_best: bool = False  # only `best` stands for it, which leaves out what is surely dominated
 
+    @functools.cached_property
+    def refusal(self) -> tuple[Status, str]:
+        return refusal(self.cell)
+
 
 @dataclass(frozen=True)
 class Contest:
