@@ -253,14 +253,14 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
 def test_a_budget_counts_from_the_start_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ends_s: list[float] = []
 
-    def without_measuring(request: Request, prepare: bool) -> None:
+    def without_measuring(request: Request) -> None:
         raise UsageError("scripted")
 
     def noted(begun_s: float, budget_s: float | None) -> float:
         ends_s.append(end_of_budget(begun_s, budget_s))
         return ends_s[-1]
 
-    monkeypatch.setattr(runs, "with_full_names", without_measuring)
+    monkeypatch.setattr(runs, "with_files", without_measuring)
     monkeypatch.setattr(runs, "end_of_budget", noted)
     assert cli.main(["--model", "mlp", "--devices", "cpu", "--budget", "60s"], begun_s=100.0) == 2
     assert ends_s == [154.0]

@@ -313,14 +313,12 @@ class _Asked:
 def _require_one_contest(of_part: Request) -> None:
     """Raise UsageError for a request that makes several contests of a part, because only one winner can answer for it.
     Contests of several sizes are allowed, since each of them has a build of its own."""
-    from bakeoff.planning.places import devices_of_cells
-
     if of_part.separate and len(of_part.precision) > 1:
         raise UsageError(
             f"--separate makes contests of {', '.join(of_part.precision)}, and only one winner can answer for a part: "
             "leave --separate out, so that all precisions are in one table, or compare once for each --precision"
         )
-    if len(devices := devices_of_cells(of_part.devices)) > 1:
+    if len(devices := of_part.devices_of_cells) > 1:
         raise UsageError(
             f"a pipeline is compared on one device, and --devices names {', '.join(map(str, devices))}: name one"
         )

@@ -59,6 +59,8 @@ def begin(
 ) -> Path:
     """Prepare a bisection of the one cell of `request`, over `versions` or every released one between the two, and
     return its folder. Nothing is installed or measured yet. Raise UsageError for what cannot be bisected."""
+    if request.environments:
+        raise UsageError(f"each version gets an environment of its own: leave out @{request.environments[0]}")
     contests = plan(request.but(devices=request.devices or ("cpu",)))
     cells = sum(len(contest.cells) for contest in contests)
     if cells != 1:

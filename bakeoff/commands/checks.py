@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bakeoff.commands.run import failures_of, lacking_of, on_this_machine, resolved
+from bakeoff.commands.run import failures_of, lacking_of, resolved
 from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import doubts_of_ready, record_of, refused, wrong_outputs
@@ -18,9 +18,8 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, launchers_for
-from bakeoff.measuring.session import with_open_axes
-from bakeoff.planning.places import is_pool
-from bakeoff.planning.plan import Contest, PlannedCell, plan
+from bakeoff.measuring.session import contests_of, on_this_machine
+from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import OPTIONS, Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
@@ -128,7 +127,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     for name in OF_MEASURING:
         if getattr(request, name) != getattr(defaults, name):
             raise UsageError(f"--check-only times nothing: leave {OPTIONS[name].flags[0]} out")
-    if is_pool(request.devices):
+    if request.is_pool:
         raise UsageError("--check-only builds one cell after the other: name a device, and no pool of them")
     request, left_out = resolved(request, prepare=True)
     records: list[Record] = []
@@ -136,8 +135,8 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     planned = 0
     try:
         with launchers_for(request) as launchers:
-            request, _ = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
-            contests = with_open_axes(plan(request), launchers)
+            request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+            contests = contests_of(request, launchers)
             planned = sum(len(contest.cells) for contest in contests)
             for contest in contests:
                 for record, accuracy in _checked(contest, request, launchers):

@@ -99,14 +99,18 @@ def remove(name: str) -> None:
 
 def with_interpreters(request: Request) -> Request:
     """Return the request with the interpreter of each environment that a backend names and --env does not. The name of
-    an allocator is an environment, too: this one, started with that allocator."""
-    entries = [entry for part in request.parts() for entry in part.backends]
-    named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.env)
-    interpreters = {name: str(python_of(name)) for name in sorted(named & set(names()))}
-    started = {
-        name: str(malloc.interpreter_with(name, folder())) for name in malloc.NAMES if name in named - set(interpreters)
-    }
-    return request.but(env=request.env | interpreters | started)
+    an allocator is an environment, too: this one, started with that allocator. Raise UsageError for an unknown name."""
+    made, pythons = names(), dict(request.env)
+    for name in request.environments:
+        if name in pythons:
+            continue
+        if name in made:
+            pythons[name] = str(_python_in(folder() / name))
+        elif name in malloc.NAMES:
+            pythons[name] = str(malloc.interpreter_with(name, folder()))
+        else:
+            raise unknown("environment", name, [*request.env, *made, *malloc.NAMES], "--env NAME=PYTHON")
+    return request.but(env=pythons)
 
 
 def _python_in(made: Path) -> Path:

@@ -10,11 +10,12 @@ from pathlib import Path
 from pydantic import computed_field
 
 from bakeoff.commands import run as runs
+from bakeoff.commands.environments import with_interpreters
 from bakeoff.commands.preview import spell_seconds
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.estimate import MIN_UNDISTURBED_SHARE, undisturbed_rounds
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.measuring.session import may_use_cuda, sampling_of
+from bakeoff.measuring.session import may_use_cuda
 from bakeoff.planning.plan import plan
 from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import TimePlan
@@ -155,7 +156,7 @@ def begin(request: Request, most: int) -> list[BatchSearch]:
     devices = request.devices or ("cpu",)
     if not request.require and not may_use_cuda(request):
         raise UsageError("a CPU's memory takes batches that nobody waits for: say what must hold, --slo 'p99_ms<50'")
-    contests = plan(request.but(devices=devices, set={**request.set, BATCH: ("1",)}))
+    contests = plan(with_interpreters(request).but(devices=devices, set={**request.set, BATCH: ("1",)}))
     if len(contests) != 1 or len(request.precision) != 1:
         raise UsageError("max-batch is of one contest: name one model, one value for each size, and one precision")
     return [BatchSearch(label=planned.cell.configuration, most=most) for planned in contests[0].cells]
@@ -228,7 +229,7 @@ def find(request: Request, most: int, out: Path | None, command: str, quiet: boo
 
 def _what_would_do(request: Request, searches: Sequence[BatchSearch]) -> str:
     """Say about how much longer the budget must be for the next batch of each backend that has not ended its search."""
-    sampling, ahead = sampling_of(request), [one.label for one in searches if one.next_batch is not None]
+    sampling, ahead = request.sampling, [one.label for one in searches if one.next_batch is not None]
     time_plan = TimePlan(sampling)
     for label in ahead:
         time_plan.expect(label, [label], sampling.processes)

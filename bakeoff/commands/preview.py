@@ -5,14 +5,15 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from bakeoff.commands.run import on_this_machine, resolved
+from bakeoff.commands.run import resolved
 from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
+from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for, why_not
-from bakeoff.measuring.session import sampling_of
-from bakeoff.planning.places import is_pool
-from bakeoff.planning.plan import Contest, plan, refusal
+from bakeoff.measuring.session import on_this_machine
+from bakeoff.planning.places import places_of
+from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import USUAL_EVALUATE_S, TimePlan, starts_s
 from bakeoff.records.device import Device
@@ -74,7 +75,8 @@ def preview(request: Request) -> Preview:
     UsageError where the request is wrong."""
     request, _ = resolved(request, prepare=False)
     with launchers_for(request) as launchers:
-        request, _ = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        places_of(request.devices, usable_cores())  # refuses those that this machine does not have
         contests = plan(request)
         cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}
         absences = {
@@ -92,11 +94,11 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     refusals: dict[str, dict[str, list[str]]] = {}  # titles of contests, by label and reason
     served = {} if request.fresh else BuildCache().labels_served()
     before_s = 0.0
-    sampling = sampling_of(request)
+    sampling = request.sampling
     time_plan = TimePlan(sampling, load=request.load_plan)
     for contest in contests:
         cells = [planned.cell for planned in contest.cells]
-        reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
+        reasons = {one.cell.label: one.refusal[1] or absences[_place_of(one.cell)] for one in contest.cells}
         title = cells[0].title
         for label, reason in reasons.items():
             refusals.setdefault(label, {}).setdefault(reason, []).append(title)
@@ -114,7 +116,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         contests=tuple(planned),
         cannot_run={label: why for label, by_reason in refusals.items() if (why := _said_once(by_reason))},
         budget_s=request.budget.seconds if request.budget else None,
-        places=request.devices if is_pool(request.devices) else (),
+        places=request.devices if request.is_pool else (),
         keeps_other_builds=not served.keys() <= {contest.title for contest in planned},
     )
 

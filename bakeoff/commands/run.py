@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -22,17 +22,18 @@ from bakeoff.measuring.controller.cell_record import INTERRUPTED_BEFORE, not_rea
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.cores import usable_cores
-from bakeoff.measuring.messages import TorchFacts, TryBackend
+from bakeoff.measuring.messages import TryBackend
 from bakeoff.measuring.probes import launchers_for, why_not
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.measuring.session import describe_machine, measure, servers_of, with_open_axes
+from bakeoff.measuring.session import contests_of, describe_machine, measure, on_this_machine, servers_of
 from bakeoff.measuring.versions import untested_torch
-from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
+from bakeoff.models.base import Family
+from bakeoff.planning.places import places_of
 from bakeoff.planning.plan import Contest, plan
 from bakeoff.planning.request import Request, RunOverrides
 from bakeoff.planning.time_plan import end_of_budget, reserved_for_starts_s
 from bakeoff.records.device import Device
-from bakeoff.records.errors import INTERRUPTED, NOTHING_YET, BakeoffError, UsageError, unknown
+from bakeoff.records.errors import INTERRUPTED, NOTHING_YET, BakeoffError, UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record, Report, Status
 from bakeoff.records.store import OF_ANOTHER_VERSION, Store, what_is_kept_in
@@ -131,7 +132,7 @@ def _named_twice(request: Request) -> list[str]:
         "--devices": Counter(request.devices),
         "--precision": Counter(map(str, request.precision)),
     }
-    for part in request.parts():
+    for part in request.parts:
         given["--model"] = given.get("--model", Counter()) | Counter(part.models)
         given["--backends"] = given.get("--backends", Counter()) | Counter(part.backends)
     return [
@@ -147,26 +148,27 @@ def _prepared(
     request: Request, budget_ends_s: float = math.inf, own_variables: Mapping[str, str] | None = None
 ) -> Iterator[Prepared]:
     """Yield what the request asks for. Raises UsageError where a node lacks the `own_variables` of an earlier part."""
-    if request.cluster:
-        with Cluster(request.cluster) as cluster:
-            if own_variables:
-                cluster.require_own_variables(own_variables)
-            request = cluster.request_for(request)
-            with launchers_for(request) as launchers:
-                contests = with_open_axes(plan(request), launchers)
-            yield Prepared(request, contests, None, partial(cluster.measure, request, contests))
+    if not request.cluster:
+        with launchers_for(request, 1 if request.is_pool else servers_of(request)) as launchers:
+            facts, captured = describe_machine(launchers, request)
+            request = on_this_machine(request, facts)
+            contests = contests_of(request, launchers)
+            measured_by_s = budget_ends_s - reserved_for_starts_s(request, contests)
+            if not request.is_pool:
+                here = partial(measure, launchers, contests, request, budget_ends_s=measured_by_s)
+                yield Prepared(request, contests, captured, here)
+                return
+        places = places_of(request.devices, usable_cores())
+        with Pool(places, request, contests) as pool:
+            yield Prepared(request, contests, pool.begin(), partial(pool.measure, budget_ends_s=measured_by_s))
         return
-    with launchers_for(request, 1 if is_pool(request.devices) else servers_of(request)) as launchers:
-        facts, captured = describe_machine(launchers, request)
-        request, places = on_this_machine(request, facts)
-        contests = with_open_axes(plan(request), launchers)
-        measured_by_s = budget_ends_s - reserved_for_starts_s(request, contests)
-        if not places:
-            here = partial(measure, launchers, contests, request, budget_ends_s=measured_by_s)
-            yield Prepared(request, contests, captured, here)
-            return
-    with Pool(places, request, contests) as pool:
-        yield Prepared(request, contests, pool.begin(), partial(pool.measure, budget_ends_s=measured_by_s))
+    with Cluster(request.cluster) as cluster:
+        if own_variables:
+            cluster.require_own_variables(own_variables)
+        request = cluster.request_for(request)
+        with launchers_for(request) as launchers:
+            contests = contests_of(request, launchers)
+        yield Prepared(request, contests, None, partial(cluster.measure, request, contests))
 
 
 def _add_starts(request: Request, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
@@ -224,17 +226,30 @@ def _go_on_in(prepared: Prepared, store: Store) -> None:
 
 
 def resolved(request: Request, prepare: bool) -> tuple[Request, list[str]]:
-    """Return the request with interpreters, files and models by their full names, and why files were left out. With
-    `prepare`, models fetch what workers will load. Raise UsageError for a wrong name."""
+    """Return the request with interpreters, files and models by their full names, and why files were left out. A full
+    name fixes a hub's commit, so that all cells and a resumed run measure the same weights. With `prepare`, models
+    fetch what workers will load. Raise UsageError for a wrong name."""
     request = with_interpreters(request)
     request, left_out = with_files(request)
+    families: dict[str, Family] = {}
+    for part in request.parts:
+        for name in part.models:
+            families[name] = models.find(name)
+
+    def full_names(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(families[name].name if name in families else name for name in names)
+
+    runs = tuple(run.but(models=full_names(run.models)) if run.models else run for run in request.runs)
+    request = request.but(models=full_names(request.models), runs=runs)
     plan(request.but(devices=request.devices or ("cpu",)))
-    return with_full_names(request, prepare), left_out
+    for family in families.values() if prepare else ():
+        family.prepare()
+    return request, left_out
 
 
 def with_files(request: Request) -> tuple[Request, list[str]]:
     """Return the request with a run for each file of a pattern such as `DIR/*.py`, and why files of it were left out.
-    Each file gets what `set` has for its dimensions. Raise UsageError for one that no file has."""
+    Each file gets what `set` has for its dimensions, and for those that no file has, which are refused later."""
     given = request.runs or (RunOverrides(models=request.models),)
     found = [models.expanded(run.models or request.models) for run in given]
     if all(names == list(run.models or request.models) for run, (names, _) in zip(given, found, strict=True)):
@@ -243,59 +258,17 @@ def with_files(request: Request) -> tuple[Request, list[str]]:
     for run, (names, _) in zip(given, found, strict=True):
         task, inputs = run.task or request.task, request.inputs if run.inputs is None else run.inputs
         dimensions = {name: models.find_for(name, task, inputs).dimensions for name in names}
-        asked = request.set | run.set
-        for key in asked:
-            if not any(key in of_model for of_model in dimensions.values()):
-                raise unknown("dimension", key, {name for of_model in dimensions.values() for name in of_model})
+        of_any = {key for of_model in dimensions.values() for key in of_model}
         for name in names:
-            own = {key: values for key, values in asked.items() if key in dimensions[name]}
+            own = {
+                key: values
+                for key, values in (request.set | run.set).items()
+                if key in dimensions[name] or key not in of_any
+            }
             runs.append(run.but(models=(name,), set=own))
     whole = tuple(name for names, _ in found for name in names)
     left_out = [reason for _, reasons in found for reason in reasons]
     return request.but(models=whole, set={}, runs=tuple(runs)), left_out
-
-
-def with_full_names(request: Request, prepare: bool) -> Request:
-    """Return the request with the full name of each model, which fixes a hub's commit, so that all cells and a resumed
-    run measure the same weights. With `prepare`, each fetches what workers will load."""
-
-    def named(names: Sequence[str]) -> tuple[str, ...]:
-        families = [models.find(name) for name in names]
-        for family in families if prepare else ():
-            family.prepare()
-        return tuple(family.name for family in families)
-
-    parts = tuple(part.but(models=named(part.models)) if part.models else part for part in request.runs)
-    return request.but(models=named(request.models), runs=parts)
-
-
-def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
-    """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
-    named = ["cuda" if name == ALL_GPUS else name for name in devices if not name.startswith("cpu")]
-    for device in map(Device, named):
-        if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
-            continue
-        if facts.cuda_devices:
-            seen = ", ".join(f"cuda:{index}" for index in range(facts.cuda_devices))
-            raise UsageError(f"--devices {device}: torch {facts.torch} sees {seen} only")
-        if facts.cuda is None:
-            raise UsageError(
-                f"--devices {device}: torch {facts.torch} is a build without CUDA: install one with it "
-                "(https://pytorch.org/get-started/locally), or write --devices cpu"
-            )
-        raise UsageError(
-            f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
-            "let nvidia-smi find one, or write --devices cpu; bakeoff doctor looks for the cause"
-        )
-
-
-def on_this_machine(request: Request, facts: TorchFacts) -> tuple[Request, list[Place]]:
-    """Return the request with its devices, and the places of its pool, if it has one. Without a name, the device is the
-    GPU if there is one. Raise UsageError for what torch does not see, and for a pool that this machine cannot hold."""
-    require_devices(request.devices, facts)
-    devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
-    cores = usable_cores()
-    return request.but(devices=devices), places_of(devices, cores, physical_cores(cores))
 
 
 def request_of(store: Store) -> Request:
@@ -403,7 +376,7 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def _default_folder(request: Request) -> Path:
-    models = [model for part in request.parts() for model in part.models]
+    models = [model for part in request.parts for model in part.models]
     names = "-".join([*dict.fromkeys(models), *request.devices])
     slug = re.sub(r"[^A-Za-z0-9]+", "-", names).strip("-")[:60]
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{slug}"

@@ -3,8 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from bakeoff import backends, models
 from bakeoff.judging.intervals import special_functions
@@ -24,13 +23,13 @@ from bakeoff.measuring.messages import AxesFound, FindOpenAxes, ProbeTorch, Torc
 from bakeoff.measuring.nvml import compute_capability
 from bakeoff.measuring.probes import ask, facts_of_environments
 from bakeoff.models.base import Family
-from bakeoff.planning.places import devices_of_cells
-from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.places import ALL_GPUS
+from bakeoff.planning.plan import Contest, PlannedCell, plan
 from bakeoff.planning.ranges import spell
 from bakeoff.planning.request import Request
-from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Environment
 from bakeoff.records.store import Store
@@ -54,25 +53,39 @@ def describe_machine(launchers: Launchers, request: Request) -> tuple[TorchFacts
 
 def may_use_cuda(request: Request) -> bool:
     if request.devices:
-        return any(device.is_cuda for device in devices_of_cells(request.devices))
+        return any(device.is_cuda for device in request.devices_of_cells)
     return compute_capability(0) is not None
 
 
-def sampling_of(request: Request) -> SamplingPlan:
-    plan = SamplingPlan.lasting(
-        request.min_time_s,
-        request.processes,
-        request.require.calls,
-        builds=request.builds,
-        budget_s=request.budget.seconds if request.budget else math.inf,
-    )
-    required = {requirement.name for requirement in request.require.items}
-    plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
-    if any(part.inputs for part in request.parts()):
-        plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes
-    # what loses at single calls may win under load, so that no cell sits out
-    unraced = replace(plan, races=False, most_processes=plan.processes, energy_of_all=True)
-    return unraced if request.load_plan else plan
+def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
+    """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
+    named = ["cuda" if name == ALL_GPUS else name for name in devices if not name.startswith("cpu")]
+    for device in map(Device, named):
+        if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
+            continue
+        if facts.cuda_devices:
+            seen = ", ".join(f"cuda:{index}" for index in range(facts.cuda_devices))
+            raise UsageError(f"--devices {device}: torch {facts.torch} sees {seen} only")
+        if facts.cuda is None:
+            raise UsageError(
+                f"--devices {device}: torch {facts.torch} is a build without CUDA: install one with it "
+                "(https://pytorch.org/get-started/locally), or write --devices cpu"
+            )
+        raise UsageError(
+            f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
+            "let nvidia-smi find one, or write --devices cpu; bakeoff doctor looks for the cause"
+        )
+
+
+def on_this_machine(request: Request, facts: TorchFacts) -> Request:
+    """Return the request with its devices: without a name the GPU if there is one, and each GPU in place of `cuda:all`.
+    A single one is no pool, and is `cuda`. Raise UsageError for what torch does not see."""
+    require_devices(request.devices, facts)
+    devices = request.devices or ("cuda" if facts.cuda_devices else "cpu",)
+    if ALL_GPUS in devices:
+        several = tuple(f"cuda:{index}" for index in range(facts.cuda_devices))
+        devices = several if len(several) > 1 else ("cuda",)
+    return request.but(devices=devices)
 
 
 def measure(
@@ -86,7 +99,7 @@ def measure(
     """Bring every cell of the contests to its record in the store, one contest after the other."""
     time_plan = time_plan_of(contests, request, store, budget_ends_s)
     cells, others = cells_of(contests), OtherPrograms()
-    headers = prepare(launchers, cells, request, store, progress)
+    headers = prepare(launchers, cells_to_build(contests, store), request, store, progress)
     warning = ""
     if not any(pending(contest, store) for contest in contests):
         progress.note("nothing is left to measure")
@@ -112,13 +125,18 @@ def cells_of(contests: Sequence[Contest]) -> list[Cell]:
     return [planned.cell for contest in contests for planned in contest.cells]
 
 
+def cells_to_build(contests: Sequence[Contest], store: Store) -> list[Cell]:
+    """Return the cells that have no record yet and make sense."""
+    return [planned.cell for contest in contests for planned in pending(contest, store) if not planned.refusal[1]]
+
+
 def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
-    sampling = sampling_of(request)
+    sampling = request.sampling
     time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:
-        sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
+        likely = likely_to_run(cells_to_build([contest], store))
         evaluates = bool(contest.evaluated_by(request.evaluate))
-        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes, evaluates)
+        time_plan.expect(contest.id, likely, sampling.processes, evaluates)
     return time_plan
 
 
@@ -127,7 +145,7 @@ def has_spare_cores() -> bool:
 
 
 def servers_of(request: Request) -> int:
-    plan = sampling_of(request)
+    plan = request.sampling
     if request.budget and not has_spare_cores():
         return 1  # others would import torch beside the reference, and a short budget may not need them
     # Servers that start later keep the contest waiting.
@@ -136,12 +154,11 @@ def servers_of(request: Request) -> int:
 
 
 def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
-    """Have the fork servers import what all cells need, and wait for the first one. Return torch's C++ headers, which
-    are made beside what is not timed."""
-    missing = [cell for cell in cells if not store.has(cell.id)]
-    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
+    """Have the fork servers import what these cells need, and wait for the first one. Return torch's C++ headers,
+    which are made beside what is not timed."""
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in cells)]
     imports = shared_imports(families) if launchers.first.start_method == "forkserver" else []
-    for_cuda = any(cell.device.is_cuda for cell in missing)
+    for_cuda = any(cell.device.is_cuda for cell in cells)
     if imports:
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
@@ -150,7 +167,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     launchers.prepare(servers_of(request))
     launchers.await_serving(1)
     if has_spare_cores() and not imports:  # a contest that needs a sixth process does not wait for its server
-        launchers.prepare(min(sampling_of(request).most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
+        launchers.prepare(min(request.sampling.most_processes, servers_of(request) + FURTHER_SERVERS_AT_ONCE))
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
         store.note(
@@ -158,16 +175,15 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             "the machine's drift is in every ratio"
         )
     headers = Headers(store, progress)
-    asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
-    asked = [cell for cell in asked if not refusal(cell)[1]]
+    asked = [cell for cell in cells if cell.device.kind in backends.create(cell.backend).precompiles]
     may_make = not request.budget  # it would take the time of a short run
     if asked:
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
-    sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
-    imported = dict.fromkeys(name for cell in sensible for name in backends.create(cell.backend).imports)
+    here = [cell for cell in cells if not cell.environment]
+    imported = dict.fromkeys(name for cell in here for name in backends.create(cell.backend).imports)
     parts = [name for name in imported if name.startswith("torch.")]  # other libraries may start threads
     if parts:  # after the headers: Inductor looks for their folder when it is imported
-        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
+        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in here))
     return headers
 
 
@@ -191,7 +207,7 @@ def measurement_of(
         launchers=launchers,
         store=store,
         progress=progress,
-        sampling=sampling_of(request),
+        sampling=request.sampling,
         time_limit_s=request.time_limit_s,
         interleaved=request.schedule == "interleaved",
         time_plan=time_plan,
@@ -216,16 +232,16 @@ def shared_imports(families: Sequence[Family]) -> list[str]:
     return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
-def with_open_axes(contests: Sequence[Contest], launchers: Launchers) -> list[Contest]:
-    """Return the contests with the axes to leave open, and with the sizes that all cells have their weights at, if
-    weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
+def contests_of(request: Request, launchers: Launchers) -> list[Contest]:
+    """Return the contests of the request with the axes to leave open, and with the sizes that all cells have their
+    weights at, if weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
     found: dict[str, AxesFound] = {}  # by range
-    return [_completed(contest, launchers, found) for contest in contests]
+    return [_completed(contest, launchers, found) for contest in plan(request)]
 
 
 def _completed(contest: Contest, launchers: Launchers, found: dict[str, AxesFound]) -> Contest:
-    dynamic = [planned.cell for planned in contest.cells if planned.cell.dynamic]
-    cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
+    dynamic = [planned for planned in contest.cells if planned.cell.dynamic]
+    cell = next((planned.cell for planned in dynamic if not planned.refusal[1]), None)
     if cell is None:
         return contest
     key = cell.range_id

@@ -30,7 +30,7 @@ NOW_EXAMPLES = ("boxes", "digits", "minilm")
 
 def require_names(request: Request) -> None:
     """Raise UsageError for an unknown model or backend. This needs no planner, which takes long to import."""
-    for part in request.parts():
+    for part in request.parts:
         for model in models.expanded(part.models)[0]:
             models.find(model)
         expand_backends([entry.partition("@")[0] for entry in part.backends])

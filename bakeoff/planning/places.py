@@ -59,18 +59,15 @@ def devices_of_cells(devices: Sequence[str]) -> list[Device]:
     return [Device(*kinds)]
 
 
-def without_all(devices: Sequence[str], gpus: int) -> tuple[str, ...]:
-    """Return the names with each of `gpus` GPUs in place of `cuda:all`. A single one is no pool, and is `cuda`."""
-    if ALL_GPUS not in devices:
-        return tuple(devices)
-    return tuple(f"cuda:{index}" for index in range(gpus)) if gpus > 1 else ("cuda",)
-
-
-def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping[int, int]) -> list[Place]:
+def places_of(
+    devices: Sequence[str], usable: Collection[int], siblings: Mapping[int, int] | None = None
+) -> list[Place]:
     """Return the places of a pool, which share the `usable` cores, or none without a pool. `siblings` gives the
-    physical core of each core. Raise UsageError for places that overlap, differ in size, or do not exist."""
+    physical core of each core, if not this machine's. Raise UsageError for places that overlap, differ in size, or do
+    not exist."""
     if not is_pool(devices):
         return []
+    siblings = physical_cores(usable) if siblings is None else siblings
     option = f"--devices {','.join(devices)}"
     if devices[0].startswith("cuda"):
         indices = [Device(name).cuda_index or 0 for name in devices]

@@ -7,7 +7,6 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
@@ -16,9 +15,8 @@ from bakeoff.judging.ranking import BASELINE, order_of_precisions
 from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import BEST, best_modes, expand_backends
-from bakeoff.planning.places import devices_of_cells
-from bakeoff.planning.request import Malloc, Names, Request, options_of, tasks_of
-from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.planning.request import Names, Request, options_of
+from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import DEVICE, INFERENCE, Cell, Status
 from bakeoff.records.text import counted
 
@@ -33,6 +31,10 @@ class PlannedCell:
     open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build; a worker finds them
     weights_at: dict[str, int] = field(default_factory=dict)  # all sizes have the weights of these, if they would vary
     of_best: bool = False  # only `best` stands for it, which leaves out what is surely dominated
+
+    @functools.cached_property
+    def refusal(self) -> tuple[Status, str]:
+        return refusal(self.cell)
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,15 @@ def plan(request: Request) -> list[Contest]:
     """Return the contests of a request whose devices are known, in the order asked for. Raise UsageError, in one line,
     for a name, dimension or value that does not exist."""
     contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
-    for part in request.parts():
+    for part in request.parts:
         for planned in _cells(part):
             contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
     is_asked = bool(request.evaluate or request.require.metrics)
-    if is_asked and all(part.task != INFERENCE for part in request.parts()):
+    if is_asked and all(part.task != INFERENCE for part in request.parts):
         raise UsageError(f"only inference is evaluated, and --task is {request.task}: require relative_rmse instead")
     if request.evaluate:
         models.resolve_evaluate(request.evaluate)
-    elif not any(models.find(model).evaluated_by for part in request.parts() for model in part.models):
+    elif not any(models.find(model).evaluated_by for part in request.parts for model in part.models):
         request.require.refuse_metrics()
     whole = [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
     own = whole[request.shard.contests] if request.shard else whole
@@ -80,23 +82,27 @@ def plan(request: Request) -> list[Contest]:
 
 
 def _cells(request: Request) -> Iterator[PlannedCell]:
-    devices = devices_of_cells(request.devices)
+    devices = request.devices_of_cells
     if request.inputs_from != DEVICE and not any(device.is_cuda for device in devices):
         raise UsageError(
             f"--inputs-from {request.inputs_from}: a CPU reads its inputs in host memory, so there is nothing to copy"
         )
     precisions = tuple(dict.fromkeys(request.precision))
     compared = precisions if len(precisions) > 1 and not request.separate else ()  # in one contest
+    entries_in = _by_environment(request)
+    named_in = {environment: _named_besides_best(entries) for environment, entries in entries_in.items()}
+    options, options_of_surgical = options_of(request.but(surgical=())), options_of(request)
     asked = ranges.with_ends(request.set, request.dynamic)
+    dynamic = ranges.ranges_of(asked, request.dynamic)
     for model in request.models:
         family = models.find_for(model, request.task, request.inputs)
         recorded = family if isinstance(family, WithInputs) else None
         if recorded:
             asked = {CALL: tuple(size.label for size in recorded.with_values[:MOST_SIZES]), **request.set}
-        dynamic = ranges.ranges_of(family, asked, request.dynamic)
+        ranges.require_served(family, asked, dynamic)
         for values in itertools.product(*asked.values()):
             dimensions = family.resolve(dict(zip(asked, values, strict=True)))
-            for device, precision, task in itertools.product(devices, request.precision, tasks_of(request)):
+            for device, precision, task in itertools.product(devices, request.precision, request.tasks):
                 example = Cell(
                     model=family.name,
                     dimensions=dimensions,
@@ -111,15 +117,13 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     inputs_from=request.inputs_from if device.is_cuda else DEVICE,
                 )
                 configurations = [
-                    (*configuration, environment, configuration[:2] not in named)
-                    for environment, entries in _by_environment(request).items()
-                    for named in [_named_besides_best(entries)]
+                    (*configuration, environment, configuration[:2] not in named_in[environment])
+                    for environment, entries in entries_in.items()
                     for configuration in expand_backends(entries, functools.partial(best_modes, example))
                 ]
                 for backend, mode, asked_by_name, environment, of_best in configurations:
                     cell = example.but(backend=backend, mode=mode, environment=environment)
-                    surgical = request.surgical if mode == SURGICAL else ()
-                    words = options_of(request.but(surgical=surgical))
+                    surgical, words = (request.surgical, options_of_surgical) if mode == SURGICAL else ((), options)
                     if environment:
                         words = (f"--env {shlex.quote(f'{environment}={request.env[environment]}')}", *words)
                     is_free = of_best and not asked_by_name
@@ -139,19 +143,16 @@ def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def _by_environment(request: Request) -> dict[str, list[str]]:
-    """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first. Raise
-    UsageError for an environment that --env does not name."""
+    """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first."""
     names_in: dict[str, list[str]] = {}
     for entry in request.backends:
-        name, at, environment = entry.partition("@")
-        if at and environment not in request.env:
-            raise unknown("environment", environment, [*request.env, *get_args(Malloc)[1:]], "--env NAME=PYTHON")
+        name, _, environment = entry.partition("@")
         names_in.setdefault(environment, []).append(name)
     return dict(sorted(names_in.items(), key=lambda item: item[0] != ""))
 
 
 def require_known_backends(request: Request) -> None:
-    for part in request.parts():
+    for part in request.parts:
         for entries in _by_environment(part).values():
             expand_backends(entries)
 

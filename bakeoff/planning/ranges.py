@@ -46,25 +46,39 @@ def with_ends(asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -
     return {**asked, **ends}
 
 
-def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, Range]:
+def ranges_of(asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, Range]:
     """Return the ranges with the size that each is built at: the one that was named, or the middle one of those asked.
-    Raise UsageError if the model does not take the range, or for a size outside of it."""
+    Raise UsageError for a size outside of its range."""
     ranges: dict[str, Range] = {}
     for name, (low, built_at, high) in spans.items():
-        written = f"--dynamic {name}={low}:{high}"
-        for size in (low, high):
-            try:
-                parsed = family.resolve({**{key: values[0] for key, values in asked.items()}, name: str(size)})
-            except UsageError as error:
-                raise UsageError(f"{written}: {error}") from None
-            if not isinstance(parsed[name], int):
-                raise UsageError(f"{written}: {family.name}'s {name} is no size")
-        sizes = sorted(size for value in asked[name] for size in ends_of_stream(value) or (int(value),))
+        sizes = sorted(size for value in asked[name] for size in _sizes_of(name, value))
         if outside := [size for size in sizes if not low <= size <= high]:
-            raise UsageError(f"{written}: --set {name}={outside[0]} is outside of this range")
+            raise UsageError(f"--dynamic {name}={low}:{high}: --set {name}={outside[0]} is outside of this range")
         # torch takes 0 and 1 for constants, and two axes of one size for the same
         others_built_at = {other.built_at for other in ranges.values()}
         usual = [sizes[len(sizes) // 2], *reversed(sizes), *range(high, max(low, 2) - 1, -1)]
         best = next((size for size in usual if size > 1 and size not in others_built_at), high)
         ranges[name] = Range(low=low, built_at=built_at or best, high=high)
     return ranges
+
+
+def _sizes_of(name: str, value: str) -> tuple[int, ...]:
+    if ends := ends_of_stream(value):
+        return ends
+    try:
+        return (int(value),)
+    except ValueError:
+        raise UsageError(f"--set {name}={value}: --dynamic {name} is a range of sizes: write a number") from None
+
+
+def require_served(family: Family, asked: Mapping[str, tuple[str, ...]], ranges: Mapping[str, Range]) -> None:
+    """Raise UsageError if the model does not take one of the ranges."""
+    for name, span in ranges.items():
+        written = f"--dynamic {name}={span.low}:{span.high}"
+        for size in (span.low, span.high):
+            try:
+                parsed = family.resolve({**{key: values[0] for key, values in asked.items()}, name: str(size)})
+            except UsageError as error:
+                raise UsageError(f"{written}: {error}") from None
+            if not isinstance(parsed[name], int):
+                raise UsageError(f"{written}: {family.name}'s {name} is no size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,9 +19,11 @@ from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import ALL
 from bakeoff.planning.load_plan import USUAL_SOAK_S, LoadPlan, Traffic, parse_objective, spell_objective
-from bakeoff.planning.places import devices_of_cells
+from bakeoff.planning.places import devices_of_cells, is_pool
 from bakeoff.planning.ranges import Span
+from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_named
+from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError, in_plain_words, unknown
 from bakeoff.records.load_samples import Objective
 from bakeoff.records.precision import Precision
@@ -297,7 +300,7 @@ class Request(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for part in self.parts():
+        for part in self.parts:
             part._check()
         return self
 
@@ -338,8 +341,40 @@ class Request(Frozen):
     def load_plan(self) -> LoadPlan | None:
         return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
 
+    @property
     def parts(self) -> list[Request]:
         return [self.but(runs=(), **part.given(self)) for part in self.runs] or [self]
+
+    @property
+    def environments(self) -> list[str]:
+        """Return the names that entries of --backends have after an @."""
+        return sorted({entry.partition("@")[2] for part in self.parts for entry in part.backends} - {""})
+
+    @property
+    def is_pool(self) -> bool:
+        return is_pool(self.devices)
+
+    @property
+    def devices_of_cells(self) -> list[Device]:
+        return devices_of_cells(self.devices)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return GENERATION if self.task == GENERATE else (self.task,)
+
+    @property
+    def sampling(self) -> SamplingPlan:
+        budget_s = self.budget.seconds if self.budget else math.inf
+        plan = SamplingPlan.lasting(
+            self.min_time_s, self.processes, self.require.calls, builds=self.builds, budget_s=budget_s
+        )
+        required = {requirement.name for requirement in self.require.items}
+        plan = replace(plan, energy_of_all="joules_per_call" in required, throughput_of_all="calls_per_s" in required)
+        if any(part.inputs for part in self.parts):
+            plan = replace(plan, races=False)  # what loses at one size may win over the mix of sizes
+        # what loses at single calls may win under load, so that no cell sits out
+        unraced = replace(plan, races=False, most_processes=plan.processes, energy_of_all=True)
+        return unraced if self.load_plan else plan
 
 
 class RunOverrides(Frozen):
@@ -365,10 +400,6 @@ def _option_of(name: str) -> Option:
 
 OPTIONS = {name: _option_of(name) for name in Request.model_fields if name != "runs"}
 """The option of each field of a request."""
-
-
-def tasks_of(request: Request) -> tuple[str, ...]:
-    return GENERATION if request.task == GENERATE else (request.task,)
 
 
 def options_of(request: Request) -> Names:

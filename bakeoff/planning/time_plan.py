@@ -286,7 +286,9 @@ def reserved_for_starts_s(request: Request, contests: Sequence[Contest]) -> floa
     """Return how much of a budget is kept for starts: at most half of it."""
     if not request.starts or not request.budget:
         return 0.0
-    of_contests = [likely_to_run(planned.cell for planned in contest.cells) for contest in contests]
+    of_contests = [
+        likely_to_run(planned.cell for planned in contest.cells if not planned.refusal[1]) for contest in contests
+    ]
     usual_s = sum(starts_s(labels, LEAST_STARTS, request.require.judge_starts) for labels in of_contests)
     return min(usual_s, request.budget.seconds / 2)
 

@@ -14,7 +14,14 @@ from bakeoff.measuring.controller.environment import Machine, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
 from bakeoff.measuring.probes import ask, launchers_for
-from bakeoff.measuring.session import cells_of, describe_machine, measurement_of, pending, prepare, time_plan_of
+from bakeoff.measuring.session import (
+    cells_to_build,
+    describe_machine,
+    measurement_of,
+    pending,
+    prepare,
+    time_plan_of,
+)
 from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
@@ -81,7 +88,7 @@ def serve(begin: StartController, send: Send) -> None:
             return
         store, progress = Store.open(reply.folder), Relay(send)
         time_plan = time_plan_of((), begin.request, store, math.inf)
-        headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
+        headers = prepare(launchers, cells_to_build(begin.contests, store), begin.request, store, progress)
         machine = Machine(begin.sharers)
         measurement = measurement_of(
             launchers, begin.request, store, progress, time_plan, headers, cache, machine, place.name

@@ -19,7 +19,6 @@ from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import Evaluation, Found, LookInto
 from bakeoff.measuring.probes import ask
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.plan import refusal
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
@@ -222,7 +221,7 @@ def asked_of_worker(
         job = LookInto(
             cell=cell,
             reference=store.reference(cell.reference_id).resolve(),
-            sampling=sampling_of(request),
+            sampling=request.sampling,
             shared_folder=launcher.temporary / "shared",
             surgical=request.surgical,
             weights="" if cell.environment else store.origin(cell.reference_id).weights,  # which another torch may draw

@@ -23,9 +23,10 @@ from bakeoff.planning.configurations import expand_backends
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import DECODE, FORWARD_BACKWARD, TRAIN_STEP, Cell
+from bakeoff.records.schema import DECODE, FORWARD_BACKWARD, TRAIN_STEP, Cell, Status
 from tests.support.cells import labelled
 from tests.support.distributions import distribute
+from tests.support.measuring import by_label, measure
 from tests.support.modules import Calling
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +158,14 @@ def test_a_broken_one_is_one_line_and_spoils_nothing(source: str, said: str, sit
     assert said in message
     assert len(message.splitlines()) == 1
     assert backends.create("eager").name == "eager"
+
+
+def test_a_broken_one_of_all_is_a_row_of_the_run(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "broken", "", "bakeoff_broken:Broken")
+    monkeypatch.setattr(backends, "in_all", lambda: ["null", "broken"])
+    records = by_label(measure(tmp_path / "run", "all", set={"batch": ("2",), "hidden": ("8",)}))
+    assert [record.status for record in records.values()] == [Status.OK, Status.UNAVAILABLE]
+    assert "does not load" in records["broken"].reason
 
 
 @pytest.mark.parametrize(

@@ -122,14 +122,14 @@ def test_a_size_is_that_of_the_files_that_have_it(tmp_path: Path) -> None:
     (tmp_path / "2.py").write_text(PROBLEM.replace("width = 4", "width = height = 3\nheight = 4"))
     asked = Request(models=("mlp", f"{tmp_path}/*.py"), set={"width": ("5", "6"), "batch": ("2",)})
     request, _ = with_files(asked)
-    assert [(part.models, part.set) for part in request.parts()] == [
+    assert [(part.models, part.set) for part in request.parts] == [
         (("mlp",), {"batch": ("2",)}),
         ((f"{tmp_path}/1.py",), {"width": ("5", "6")}),
         ((f"{tmp_path}/2.py",), {}),
     ]
     assert with_files(request) == (request, [])
-    with pytest.raises(UsageError, match="unknown dimension 'depth': did you mean 'width'"):
-        with_files(asked.model_copy(update={"set": {"depth": ("2",)}}))
+    with pytest.raises(UsageError, match="unknown dimension of mlp 'depth'"):
+        plan(with_files(asked.but(devices=("cpu",), set={"depth": ("2",)}))[0])
 
 
 PRINTS = """
@@ -437,6 +437,12 @@ def test_a_record_says_whether_its_batch_is_too_large() -> None:
 def test_what_has_no_largest_batch_is_refused(changed: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         max_batch.begin(LIMITED.model_copy(update=changed), 8)
+
+
+def test_a_search_takes_backends_of_named_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    searches = max_batch.begin(LIMITED.but(backends=("eager@glibc",)), 8)
+    assert [one.label for one in searches] == ["eager@glibc"]
 
 
 def test_the_command_measures_each_batch_in_a_run_of_its_own(command_line: CommandLine) -> None:

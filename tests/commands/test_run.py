@@ -367,12 +367,25 @@ TWO_GPUS = TorchFacts(torch="2.13.0", cuda="13.0", cuda_devices=2, threads=2)
 )
 def test_a_device_that_torch_does_not_see_is_refused(devices: list[str], facts: TorchFacts, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
-        runs.require_devices(devices, facts)
+        session.on_this_machine(Request(devices=devices), facts)
 
 
-def test_devices_that_torch_sees_are_taken() -> None:
-    runs.require_devices(["cpu"], WITHOUT_CUDA)
-    runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)
+ONE_GPU = TWO_GPUS.but(cuda_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "facts", "meant"),
+    [
+        (["cpu"], WITHOUT_CUDA, ("cpu",)),
+        (["cpu", "cuda:1"], TWO_GPUS, ("cpu", "cuda:1")),
+        ([], WITHOUT_CUDA, ("cpu",)),
+        ([], TWO_GPUS, ("cuda",)),
+        (["cuda:all"], TWO_GPUS, ("cuda:0", "cuda:1")),
+        (["cuda:all"], ONE_GPU, ("cuda",)),
+    ],
+)
+def test_devices_are_those_of_the_machine(devices: list[str], facts: TorchFacts, meant: tuple[str, ...]) -> None:
+    assert session.on_this_machine(Request(devices=devices), facts).devices == meant
 
 
 def test_a_wrong_input_shape_is_found_by_a_call_of_eager_before_anything_is_built(tmp_path: Path) -> None:

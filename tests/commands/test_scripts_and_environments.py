@@ -116,6 +116,7 @@ def test_a_step_that_was_interrupted_is_not_kept(tmp_path: Path) -> None:
     [
         ({"models": ("mlp", "conv")}, "1.0", "follows one cell, and these are 2"),
         ({"backends": ("eager/all",)}, "1.0", "follows one cell"),
+        ({"backends": ("eager@old",), "env": {"old": "python"}}, "1.0", "of its own: leave out @old"),
         ({}, "1.9", "--good 1.9 has to be older than --bad 1.9"),
         ({}, "new", "'new' is not a version"),
     ],

@@ -229,7 +229,7 @@ def test_what_is_typed_is_said_for_every_run(several: Options) -> None:
 def test_a_request_of_several_runs_is_read_back_as_it_was_written(several: Options) -> None:
     request = several.to_request()
     assert Request(**request.model_dump(mode="json")) == request
-    assert request.min_time_s == 0.5 and len(request.parts()) == 2
+    assert request.min_time_s == 0.5 and len(request.parts) == 2
 
 
 @pytest.mark.parametrize(

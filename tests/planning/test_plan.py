@@ -14,7 +14,6 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.commands import run as runs
 from bakeoff.judging.price import Price
 from bakeoff.judging.ranking import baseline_of
-from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import record_of
 from bakeoff.measuring.worker import open_axes
 from bakeoff.measuring.worker.cell_model import load
@@ -252,7 +251,7 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
 def test_who_asks_for_processes_gets_them_of_every_cell(
     asked: dict[str, int], processes: int, most: int, races: bool
 ) -> None:
-    sampling = measuring.sampling_of(Request(**asked))
+    sampling = Request(**asked).sampling
     assert (sampling.processes, sampling.most_processes, sampling.races) == (processes, most, races)
 
 
@@ -261,7 +260,7 @@ def test_who_asks_for_processes_gets_them_of_every_cell(
     [("", False, False), ("joules_per_call<1, median_ms<5", True, False), ("calls_per_s>100", False, True)],
 )
 def test_what_a_requirement_names_is_measured_well_of_every_cell(require: str, energy: bool, throughput: bool) -> None:
-    sampling = measuring.sampling_of(Request.model_validate({"require": require}))
+    sampling = Request.model_validate({"require": require}).sampling
     assert (sampling.energy_of_all, sampling.throughput_of_all) == (energy, throughput)
 
 
@@ -454,15 +453,15 @@ def test_any_other_form_is_reported_in_one_line(entry: str) -> None:
     ("sizes", "built_at"), [(("16", "64", "512"), 64), (("16", "512"), 512), (("512",), 512), (("16", "8"), 16)]
 )
 def test_the_build_is_made_at_the_middle_one_of_the_sizes(sizes: tuple[str, ...], built_at: int) -> None:
-    found = ranges_of(models.find("transformer"), {"seq": sizes}, parse(["seq=8:512"]))
+    found = ranges_of({"seq": sizes}, parse(["seq=8:512"]))
     assert found == {"seq": Range(low=8, built_at=built_at, high=512)}
 
 
 def test_two_axes_are_not_built_at_the_same_size_nor_at_one() -> None:
     asked = {"batch": ("1", "8"), "seq": ("8",)}
-    found = ranges_of(models.find("transformer"), asked, parse(["batch=1:8", "seq=4:16"]))
+    found = ranges_of(asked, parse(["batch=1:8", "seq=4:16"]))
     assert (found["batch"].built_at, found["seq"].built_at) == (8, 16)
-    alone = ranges_of(models.find("transformer"), {"batch": ("1",)}, parse(["batch=1:8"]))
+    alone = ranges_of({"batch": ("1",)}, parse(["batch=1:8"]))
     assert alone["batch"].built_at == 8
 
 
@@ -497,6 +496,7 @@ def test_several_dimensions_vary_at_once() -> None:
         ({"dynamic": ["sek=16:64"]}, "sek"),
         ({"dynamic": ["seq=0:64"]}, "must be at least 1"),
         ({"dynamic": ["seq=16:64"], "set": {"seq": ["128"]}}, "seq=128 is outside of this range"),
+        ({"dynamic": ["seq=16:64"], "set": {"seq": ["long"]}}, "--set seq=long: --dynamic seq is a range of sizes"),
         (
             {"dynamic": ["size=1:2"], "models": ["transformer_lm"]},
             "unknown value for transformer_lm's dimension 'size'",
@@ -589,12 +589,6 @@ def test_gpus_are_a_pool_that_divides_the_physical_cores() -> None:
     assert cores_of("cuda:0", "cuda:1", siblings=TWO_THREADS_EACH) == {"cuda:0": (0, 1, 4, 5), "cuda:1": (2, 3, 6, 7)}
     with pytest.raises(UsageError, match="2 contests side by side need as many cores, and this process may use 1"):
         places.divide_cores([3], {}, 2)
-
-
-def test_all_gpus_of_a_machine_with_one_are_no_pool() -> None:
-    assert places.without_all(["cuda:all"], gpus=3) == ("cuda:0", "cuda:1", "cuda:2")
-    assert places.without_all(["cuda:all"], gpus=1) == ("cuda",)
-    assert places.without_all(["cpu"], gpus=3) == ("cpu",)
 
 
 def test_a_place_shows_its_gpu_alone() -> None:

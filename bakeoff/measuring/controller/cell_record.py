@@ -17,7 +17,7 @@ from bakeoff.measuring.controller.cell_process import CellProcess
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import Evaluation, Finished, Ready
 from bakeoff.measuring.variables import with_variables
-from bakeoff.planning.plan import PlannedCell, command_for, refusal
+from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.planning.time_plan import why_unlikely_to_run
 from bakeoff.records import doubts
 from bakeoff.records.failure import LATER, NO_BUDGET_LEFT, Failure
@@ -245,7 +245,7 @@ def record_of(planned: PlannedCell, status: Status, failure: Failure | None = No
 
 def refused(planned: PlannedCell) -> Record | None:
     """Return the record of a cell that makes no sense, and ends without a process, or None for any other cell."""
-    status, reason = refusal(planned.cell)
+    status, reason = planned.refusal
     return record_of(planned, status, reason=reason) if reason else None
 
 
@@ -374,8 +374,10 @@ def tail_of(log: Path) -> str:
 
 
 def not_reached(planned: PlannedCell, reason: str) -> Record:
-    """Return the record of a cell that the run did not reach. One that cannot run here is no such cell: more time
-    would not measure it."""
+    """Return the record of a cell that the run did not reach. One that makes no sense or cannot run here is no such
+    cell: more time would not measure it."""
+    if record := refused(planned):
+        return record
     if unlikely := why_unlikely_to_run(planned.cell):
         return record_of(planned, Status.UNAVAILABLE, reason=unlikely)
     return record_of(planned, Status.NOT_REACHED, reason=reason)
