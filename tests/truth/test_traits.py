@@ -845,6 +845,14 @@ def test_inputs_get_a_number_that_they_are_compared_with(
         assert torch.equal(tensor[:, : 3 - len(ends)], given[:, : 3 - len(ends)])
 
 
+def test_a_number_that_inputs_are_compared_with_may_take_another_branch() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return TABLE(x) * 2 if (x == 9).any() else TABLE(x)
+
+    (decision,) = deciding(forward, (Inputs((TOKENS,)),)).decisions
+    assert decision.goes_both_ways
+
+
 def test_a_mask_hides_a_part_and_not_everything() -> None:
     def forward(m: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return m.linear(x) if mask.all() else m.linear(x * mask[..., None])
