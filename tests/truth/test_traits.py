@@ -424,6 +424,44 @@ def counting_in_its_context(x: torch.Tensor) -> torch.Tensor:
     return x * IN_CONTEXT.get()
 
 
+class Counter:
+    calls = 0
+
+    @classmethod
+    def count(cls) -> int:
+        cls.calls += 1
+        return cls.calls
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def calling(count: Callable[[], int]) -> type[nn.Module]:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * count()
+
+    return Inner
+
+
+METERED = [0]
+
+
+class Meter:
+    def count(self) -> int:
+        METERED[0] += 1
+        return METERED[0]
+
+
+METER = Meter()
+
+
 class Held(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -462,7 +500,14 @@ def counting_closure() -> type[nn.Module]:
             type("InContext", (nn.Module,), {"forward": lambda self, x: counting_in_its_context(x)}),
             "variable IN_CONTEXT",
         ),
+        (
+            type("InClass", (nn.Module,), {"forward": lambda self, x: x * Counter.count()}),
+            "variable Counter.calls",
+        ),
+        (type("InMethod", (nn.Module,), {"forward": lambda self, x: x * METER.count()}), "variable METERED[0]"),
         (Held, "attribute count[1]['calls'][0]"),
+        (calling(Tally().count), "variable count of forward.calls"),
+        (calling(partial(Tally.count, Tally())), "variable count of forward[0].calls"),
     ],
 )
 def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
