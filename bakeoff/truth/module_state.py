@@ -201,6 +201,7 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
 
 def _of_class(kind: type, seen: set[Any]) -> Iterator[tuple[str, _Variable]]:
     """Yield the data that a class of the user's own holds, and what its methods can change."""
+    yield f"class {id(kind)}", _without_new_attributes(kind)
     for name, value in vars(kind).items():
         if not name.startswith("__") and _is_data(value, kind.__module__):
             yield f"{kind.__name__}.{name}", _Variable(value, partial(setattr, kind, name))
@@ -228,6 +229,7 @@ def _reached(function: FunctionType, seen: set[Any]) -> Iterator[tuple[str, _Var
     for place, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         if isinstance(value, (torch.Tensor, np.ndarray, *_CHANGING)):
             yield f"default {place}{of}", _Variable(value, lambda _: None)  # its content alone can change
+    yield f"function {id(function)}", _without_new_attributes(function)
     for name, value in vars(function).items():
         if _is_data(value, function.__module__):
             yield f"{function.__name__}.{name}", _Variable(value, partial(setattr, function, name))
@@ -240,6 +242,17 @@ def _reached(function: FunctionType, seen: set[Any]) -> Iterator[tuple[str, _Var
         if type(kind) is type and kind not in seen and _is_of_users_file(kind):
             seen.add(kind)
             yield from _of_class(kind, seen)
+
+
+def _without_new_attributes(holder: FunctionType | type) -> _Variable:
+    """Return what has no content of its own, and takes from a function or a class what a call has given it."""
+    known = set(vars(holder))
+
+    def put(_: None) -> None:
+        for name in [name for name in vars(holder) if name not in known and not name.startswith("__")]:
+            delattr(holder, name)
+
+    return _Variable(None, put)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -449,6 +449,18 @@ def test_modules_that_hold_no_factory(name: str, message: str, package: Path) ->
         models.find(name)
 
 
+def test_a_file_of_a_src_layout_is_offered_by_the_name_of_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "src" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "nets.py").write_text("from .layers import Net\ndef factory():\n    return Net(), None\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"holds the package \(.*src\), and write mine\.nets:factory"):
+        models.find("src/mine/nets.py:factory")
+
+
 def test_a_name_that_is_imported_already_is_refused(package: Path) -> None:
     (package / "calendar.py").write_text(returning("None"))
     import calendar

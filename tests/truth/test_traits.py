@@ -390,6 +390,12 @@ def counting_attribute(x: torch.Tensor) -> torch.Tensor:
 counting_attribute.calls = 0  # type: ignore[attr-defined]
 
 
+def counting_from_none(x: torch.Tensor) -> torch.Tensor:
+    function: Any = counting_from_none
+    function.calls = getattr(function, "calls", 0) + 1
+    return x * function.calls  # type: ignore[no-any-return]
+
+
 def counting_default(self: nn.Module, x: torch.Tensor, calls: list[int] = [0]) -> torch.Tensor:  # noqa: B006
     calls[0] += 1
     return x * calls[0]
@@ -488,6 +494,10 @@ def counting_closure() -> type[nn.Module]:
         (
             type("Attribute", (nn.Module,), {"forward": lambda self, x: counting_attribute(x)}),
             "variable counting_attribute.calls",
+        ),
+        (
+            type("New", (nn.Module,), {"forward": lambda self, x: counting_from_none(x)}),
+            "variable counting_from_none.calls",
         ),
         (type("Default", (nn.Module,), {"forward": counting_default}), "variable default 0 of counting_default[0]"),
         (counting_closure(), "variable calls of forward"),
