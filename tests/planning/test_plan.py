@@ -64,14 +64,14 @@ def measured_modes(name: str) -> list[str]:
 def test_names_stand_for_modes_of_which_some_were_asked_for_by_name(
     asked: str, expected: list[tuple[str, str, bool]]
 ) -> None:
-    assert expand_backends(asked.split()) == expected
+    assert [configuration[:3] for configuration in expand_backends(asked.split())] == expected
 
 
 def test_all_is_neither_a_backend_of_tests_nor_a_mode_that_spells_out_the_default() -> None:
     assert not {"onnxruntime-genai", "null"} & set(backends.in_all())
     plain = ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep"]
     assert measured_modes("onnx") == [*plain, *onnx_plugins.PLUGINS]
-    assert [backend for backend, _, by_name in expand_backends(["jit", "all"]) if by_name] == ["torchscript"]
+    assert [one.backend for one in expand_backends(["jit", "all"]) if one.asked_by_name] == ["torchscript"]
 
 
 def planned_labels(**fields: object) -> list[str]:
@@ -307,7 +307,7 @@ def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
 ) -> None:
     distribute("broken", "no_such_module:Backend", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert ("broken", "default", False) in expand_backends(["all"])
+    assert ("broken", "default", False, False) in expand_backends(["all"])
     with pytest.raises(BakeoffError, match="backend 'broken'"):
         expand_backends(["broken"])
 
