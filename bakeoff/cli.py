@@ -176,7 +176,7 @@ def run(
         result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
         judged = [judge(of_part.report) for of_part in (*result.parts.values(), result)]
-        endings = [(INTERRUPTED, "")] if not result.complete else list(map(runs.exit_status, judged))
+        endings = [(INTERRUPTED, "")] if not result.complete else list(map(runs.ending_of, judged))
         status = max(status for status, _ in endings)
         reason = "; ".join(dict.fromkeys(reason for _, reason in endings if reason))
         if as_json:

@@ -146,7 +146,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}{of_tried}"
     by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
     about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])
-    status, reason = exit_status(records) if complete else (INTERRUPTED, "")
+    status, reason = ending_of(records) if complete else (INTERRUPTED, "")
     answer = ChecksAnswer(
         finding=finding,
         complete=complete,
@@ -238,7 +238,7 @@ def _named(some: Sequence[Check], tried: Sequence[Check]) -> str:
     )
 
 
-def exit_status(records: Sequence[Record]) -> tuple[int, str]:
+def ending_of(records: Sequence[Record]) -> tuple[int, str]:
     """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built, and why it
     is not 0."""
     if all(record.status.is_absence for record in records):

@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -119,28 +118,12 @@ def _begun(prepared: Prepared, folder: Path | None, command: str, progress: Prog
     ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
-    for note in filter(None, [*_named_twice(request), *left_out, untested]):
+    for note in filter(None, [*left_out, untested]):
         store.note(note)
         progress.note(note)
     if captured:
         store.save_environment(captured)
     return store
-
-
-def _named_twice(request: Request) -> list[str]:
-    given: dict[str, Counter[str]] = {
-        "--devices": Counter(request.devices),
-        "--precision": Counter(map(str, request.precision)),
-    }
-    for part in request.parts:
-        given["--model"] = given.get("--model", Counter()) | Counter(part.models)
-        given["--backends"] = given.get("--backends", Counter()) | Counter(part.backends)
-    return [
-        f"{option} names {name} more than once: it is measured once"
-        for option, counts in given.items()
-        for name, count in counts.items()
-        if count > 1
-    ]
 
 
 @contextlib.contextmanager
@@ -282,7 +265,7 @@ def request_of(store: Store) -> Request:
 NOTHING_MEETS_REQUIREMENTS = "no cell of a contest meets --require"
 
 
-def exit_status(judgement: Judgement) -> tuple[int, str]:
+def ending_of(judgement: Judgement) -> tuple[int, str]:
     """Return the exit status of a complete run, and why it is not 0: 3 if nothing was measured, or 1 if a cell failed,
     a named backend is missing in all precisions, or no cell of a contest meets the requirements or `--slo`, as far as
     these were measured of the first one."""
@@ -343,7 +326,7 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
-        status, reason = exit_status(judgement) if report.complete else (INTERRUPTED, "")
+        status, reason = ending_of(judgement) if report.complete else (INTERRUPTED, "")
         if as_json:
             print_json(answer_of(judgement, store.root).but(exit_reason=reason), status)
         say_exit_reason(status, reason)

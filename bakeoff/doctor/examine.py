@@ -166,12 +166,10 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
 
 def _try(planned: PlannedCell, run: RunContext) -> BackendTrial:
     begun = time.monotonic()
-    try:
-        supported = backends.create(planned.cell.backend).supports(planned.cell)
-    except BakeoffError as error:
-        return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
-    if not supported:
-        return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
+    status, reason = planned.refusal
+    if reason:
+        outcome = Outcome.ABSENT if status is Status.UNSUPPORTED else Outcome.FAIL
+        return _trial(planned.cell, outcome, status, reason, begun)
     record, accuracy = built_and_checked(planned, run)
     outcome = Outcome.PASS if record.status is Status.OK else Outcome.FAIL
     if record.status.is_absence:

@@ -34,7 +34,17 @@ class PlannedCell:
 
     @functools.cached_property
     def refusal(self) -> tuple[Status, str]:
-        return refusal(self.cell)
+        """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process
+        starts."""
+        cell = self.cell
+        try:
+            backend = backends.create(cell.backend)
+            reason = unsupported_precision(cell) or backend.supports(cell).reason
+            if not reason and backend.mode(cell.mode).channels_last_of and not models.find(cell.model).may_convolve:
+                reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
+        except BakeoffError as error:
+            return Status.UNAVAILABLE, str(error)
+        return Status.UNSUPPORTED if reason else Status.OK, reason
 
 
 @dataclass(frozen=True)
@@ -157,18 +167,6 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     if cell.dynamic:
         parts.append(f"--dynamic {shlex.quote(ranges.spell(cell.dynamic))}")
     return " ".join([*parts, *options])
-
-
-def refusal(cell: Cell) -> tuple[Status, str]:
-    """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process starts."""
-    try:
-        backend = backends.create(cell.backend)
-        reason = unsupported_precision(cell) or backend.supports(cell).reason
-        if not reason and backend.mode(cell.mode).channels_last_of and not models.find(cell.model).may_convolve:
-            reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
-    except BakeoffError as error:
-        return Status.UNAVAILABLE, str(error)
-    return Status.UNSUPPORTED if reason else Status.OK, reason
 
 
 def unsupported_precision(cell: Cell) -> str:

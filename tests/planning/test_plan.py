@@ -19,7 +19,7 @@ from bakeoff.measuring.worker import open_axes
 from bakeoff.measuring.worker.cell_model import load
 from bakeoff.planning import places
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal
+from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan
 from bakeoff.planning.ranges import Span, parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
 from bakeoff.planning.values import Duration, Shard, Size
@@ -96,11 +96,11 @@ def test_best_of_a_backend_that_cannot_run_there_is_its_default() -> None:
 
 def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none() -> None:
     cells = [
-        planned.cell
+        planned
         for contest in plan(request(models=("mlp", "conv"), backends=("eager/channels-last",)))
         for planned in contest.cells
     ]
-    assert [refusal(cell)[1] for cell in cells] == [
+    assert [planned.refusal[1] for planned in cells] == [
         "mlp has no convolution, and channels-last is for those: use eager",
         "",
     ]
