@@ -5,6 +5,7 @@ import copy
 import importlib.util
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from bakeoff.models.base import Dimension
@@ -151,13 +152,17 @@ def dimension_of(model: str, parameter: str, value: object, written: str = "") -
 
 def refuse_relative_imports(source: str, factory: str, tree: ast.Module) -> None:
     """Raise UsageError if the file imports from the package that it lies in, which a file alone cannot do."""
-    parts = Path(source).with_suffix("").parts
+    path = Path(source).resolve()
+    packages = [folder.name for folder in takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents)]
+    parts = [*packages[::-1], path.stem] if packages else Path(source).with_suffix("").parts
+    holder = path.parents[len(packages)]
+    where = f" ({holder})" if packages and holder != Path.cwd() else ""  # as in a src/ layout
     module = ".".join(parts) if all(part.isidentifier() for part in parts) else f"package.{parts[-1]}"
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
             raise UsageError(
                 f"{source}, line {node.lineno}, imports from its own package: stand in the folder that holds the "
-                f"package, and write {module}:{factory}"
+                f"package{where}, and write {module}:{factory}"
             )
 
 

@@ -30,7 +30,9 @@ from bakeoff.records.errors import UsageError, first_line, is_misspelt, unknown
 if TYPE_CHECKING:
     from bakeoff.models.file_variables import Variables
 
-AROUND = frozenset(("before", "after", "example"))
+CALIBRATE, EXAMPLE = "calibrate", "example"
+
+AROUND = frozenset(("before", "after", EXAMPLE))
 """Functions of a user's file that are the stages of a request around the model, and give the raw example."""
 
 EVALUATE = "evaluate"
@@ -94,6 +96,11 @@ class UserCode:
             case ast.ClassDef():
                 raise UsageError(
                     f"{name} in {self.path} is a class. {factory}: return {name}(...), torch.randn(batch, ...)"
+                )
+            case ast.AsyncFunctionDef(lineno=line):
+                raise UsageError(
+                    f"{name} in {self.path}, line {line}, is async, and a factory returns the model itself: write it "
+                    "with def, and call asyncio.run inside"
                 )
             case ast.stmt(lineno=line):
                 raise UsageError(
@@ -160,7 +167,7 @@ class UserModel(UserCode, Family):
         self.dimensions = self._dimensions()
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in source_code.parameters_of(function)}
         self.around = frozenset(filter(self.defined, AROUND))
-        self.calibrate_takes = self._parameters_of_calibrate({*self.dimensions, "seed"})
+        self.calibrates = self._parameters_of(CALIBRATE) is not None
         evaluate = self.defined(EVALUATE)  # is not meant unless its first parameter is `predict`
         positional = [*evaluate.args.posonlyargs, *evaluate.args.args] if evaluate else []
         has_evaluate = [parameter.arg for parameter in positional[:1]] == [PREDICT]
@@ -174,22 +181,27 @@ class UserModel(UserCode, Family):
     def _dimensions(self) -> dict[str, Dimension]:
         return source_code.dimensions_of(self.name, self.definition)
 
-    def _parameters_of_calibrate(self, of_factory: AbstractSet[str]) -> frozenset[str] | None:
-        """Return which of the factory's parameters the function `calibrate` takes, or None without such a function.
+    def _parameters_of(self, name: str) -> AbstractSet[str] | None:
+        """Return which of the factory's parameters a function of the file takes, or None without such a function.
         Raise UsageError for a parameter that it needs and the factory has not."""
-        function = self.defined("calibrate")
+        function, of_factory = self.defined(name), {*self.dimensions, "seed"}
         if function is None:
             return None
         parameters = {parameter.arg: default for parameter, default in source_code.parameters_of(function)}
-        others = {name: default for name, default in parameters.items() if name not in of_factory}
+        others = {other: default for other, default in parameters.items() if other not in of_factory}
         unused = of_factory - parameters.keys()
-        if missing := [name for name, default in others.items() if default is None or is_misspelt(name, unused)]:
+        if missing := [other for other, default in others.items() if default is None or is_misspelt(other, unused)]:
             # an imported function of this name is not meant
             if function not in self.tree.body:
                 return None
-            where = "calibrate takes the factory's; rename a function that serves something else"
-            raise unknown(f"parameter of calibrate() for {self.name}", missing[0], of_factory, where)
-        return frozenset(parameters) & frozenset(of_factory)
+            where = f"{name} takes the factory's; rename a function that serves something else"
+            raise unknown(f"parameter of {name}() for {self.name}", missing[0], of_factory, where)
+        return parameters.keys() & of_factory
+
+    def _called(self, module: ModuleType, name: str, dimensions: Sizes, seed: int) -> Any:
+        """Return what a function of the file returns for those of the factory's parameters that it takes."""
+        arguments, takes = {**dimensions, "seed": seed}, self._parameters_of(name) or ()
+        return getattr(module, name)(**{parameter: arguments[parameter] for parameter in takes})
 
     def made(self, dimensions: Sizes, seed: int) -> Any:
         """Return whatever the factory does, such as a pipeline and an example call of it."""
@@ -200,15 +212,15 @@ class UserModel(UserCode, Family):
         """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
         with seeded(seed):
             imported, returned = self._run(dimensions, seed)
-            own = {name: getattr(imported, name) for name in self.around}
+            call = partial(self._called, imported, dimensions=dimensions, seed=seed)
+            own: dict[str, Any] = {
+                name: partial(call, name) if name == EXAMPLE else getattr(imported, name) for name in self.around
+            }
             module, example, around = with_stages(self.name, *unpacked(self.name, returned), **own)
         model = replace(with_own_inputs(self.name, module, example), around=around)
-        if self.calibrate_takes is None:
+        if not self.calibrates:
             return model
-        arguments = {
-            name: value for name, value in {**dimensions, "seed": seed}.items() if name in self.calibrate_takes
-        }
-        calibrate = partial(calibration_of, self.name, partial(imported.calibrate, **arguments), seed)
+        calibrate = partial(calibration_of, self.name, partial(call, CALIBRATE), seed)
         return replace(model, calibrate=calibrate, calibrates_with=f"calibrate() in {self.path.name}")
 
     def _run(self, dimensions: Sizes, seed: int) -> tuple[ModuleType, Any]:

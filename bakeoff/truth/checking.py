@@ -355,8 +355,12 @@ class Checker:
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
-        for probe, reference in zip(self._beyond.probes, self.reference.others, strict=True):
-            of_probe = self._beside_witnesses(self._answers([probe]), reference, of_other_inputs=self.reference.outputs)
+        probes = self._beyond.probes
+        # eager's random numbers are those of the calls after the model's own sets
+        script = (*self._sets, *probes) if self._traits.is_random else probes
+        answers = self._answers(script)[-len(probes) :]
+        for answer, reference in zip(answers, self.reference.others, strict=True):
+            of_probe = self._beside_witnesses([answer], reference, of_other_inputs=self.reference.outputs)
             if not of_probe.passed:
                 does = "answers" if self._traits.one_answer else "decides"
                 cause = f": {self._frozen}" if self._frozen else ""

@@ -336,10 +336,11 @@ class Deciding:
 def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
     """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
     with may_fail():
-        found = _searched(watch, module, sets, calls) if watch.decisions else Deciding()
         # Inputs that hold a number with which the model compares them, as for padding, may do so, too.
         answered = (probe for probe in _with_compared(watch, sets) if _answers_with_numbers(module, probe, calls))
-        return Deciding(found.decisions, (*found.probes, *islice(answered, 1)))
+        compared = tuple(islice(answered, 1))
+        found = _searched(watch, module, (*sets, *compared), calls) if watch.decisions else Deciding()
+        return Deciding(found.decisions, (*found.probes, *compared))
     return Deciding(watch.decisions)
 
 

@@ -189,25 +189,33 @@ class _Variable(NamedTuple):
 
 def _variables(module: nn.Module) -> dict[str, _Variable]:
     found: dict[str, _Variable] = {}
+    seen: set[Any] = set()
     for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
         methods = [member for member in vars(kind).values() if isinstance(member, FunctionType)]
-        if not any(is_users_file(method.__code__.co_filename) for method in methods):
-            continue
-        for name, value in vars(kind).items():
-            if not name.startswith("__") and _is_data(value, kind.__module__):
-                found[f"{kind.__name__}.{name}"] = _Variable(value, partial(setattr, kind, name))
-        for method in methods:
-            found.update(_reached(method, {method}))
-    for function in _functions_held(module):
-        found.update(_reached(function, {function}))
+        if any(is_users_file(method.__code__.co_filename) for method in methods):
+            found.update(_of_class(kind, seen))
+    for held in _functions_held(module):
+        found.update(_reached(held, seen))
     return found
 
 
-def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[str, _Variable]]:
+def _of_class(kind: type, seen: set[Any]) -> Iterator[tuple[str, _Variable]]:
+    """Yield the data that a class of the user's own holds, and what its methods can change."""
+    yield f"class {id(kind)}", _without_new_attributes(kind)
+    for name, value in vars(kind).items():
+        if not name.startswith("__") and _is_data(value, kind.__module__):
+            yield f"{kind.__name__}.{name}", _Variable(value, partial(setattr, kind, name))
+    for member in vars(kind).values():
+        if isinstance(member, FunctionType):
+            yield from _reached(member, seen)
+
+
+def _reached(function: FunctionType, seen: set[Any]) -> Iterator[tuple[str, _Variable]]:
     """Yield the data that a function of the user's own can change: by its variables, closure, defaults and attributes.
-    Functions that it names are followed, so that a helper may count calls."""
-    if not is_users_file(function.__code__.co_filename):
+    Functions and classes that it names are followed, so that a helper may count calls."""
+    if function in seen or not is_users_file(function.__code__.co_filename):
         return
+    seen.add(function)
     of, variables = f" of {function.__name__}", function.__globals__
     reached = [variables[name] for name in _names(function.__code__) if name in variables]
     for name in _names(function.__code__):
@@ -221,13 +229,30 @@ def _reached(function: FunctionType, seen: set[FunctionType]) -> Iterator[tuple[
     for place, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         if isinstance(value, (torch.Tensor, np.ndarray, *_CHANGING)):
             yield f"default {place}{of}", _Variable(value, lambda _: None)  # its content alone can change
+    yield f"function {id(function)}", _without_new_attributes(function)
     for name, value in vars(function).items():
         if _is_data(value, function.__module__):
             yield f"{function.__name__}.{name}", _Variable(value, partial(setattr, function, name))
-    for value in reached:
-        if isinstance(value, FunctionType) and value not in seen:
-            seen.add(value)
+    for value in map(_called_by, reached):
+        if isinstance(value, FunctionType):
             yield from _reached(value, seen)
+            continue
+        kind = value if isinstance(value, type) else type(value)
+        # an Enum, for example, lets nobody set its members
+        if type(kind) is type and kind not in seen and _is_of_users_file(kind):
+            seen.add(kind)
+            yield from _of_class(kind, seen)
+
+
+def _without_new_attributes(holder: FunctionType | type) -> _Variable:
+    """Return what has no content of its own, and takes from a function or a class what a call has given it."""
+    known = set(vars(holder))
+
+    def put(_: None) -> None:
+        for name in [name for name in vars(holder) if name not in known and not name.startswith("__")]:
+            delattr(holder, name)
+
+    return _Variable(None, put)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -241,11 +266,23 @@ def _functions_held(module: nn.Module) -> Iterator[FunctionType]:
     """Yield the hooks and the functions in attributes of a module's parts, whose closures may hold state."""
     for part in module.modules():
         held = (*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *vars(part).values())
-        yield from (member for member in held if isinstance(member, FunctionType))
+        yield from (member for member in map(_called_by, held) if isinstance(member, FunctionType))
+
+
+def _called_by(value: Any) -> Any:
+    """Return the function of a bound method or of a `partial`, or else the value."""
+    while isinstance(value, MethodType | partial):
+        value = value.func if isinstance(value, partial) else value.__func__
+    return value
 
 
 def _is_data(value: Any, module: str) -> bool:
-    """Return True for a value, a container, or an object of a class of this Python module: not for a logger."""
+    """Return True for a value, a container, or an object of a class of this Python module: not for a logger. What a
+    method or a `partial` holds may be such an object."""
+    if isinstance(value, MethodType):
+        return _is_data(value.__self__, module)
+    if isinstance(value, partial):
+        return True
     is_known = isinstance(value, (*_SCALARS, torch.Tensor, *_GENERATORS, np.ndarray, *_CHANGING))
     return is_known or (_is_plain_object(value) and type(value).__module__ == module)
 
@@ -267,8 +304,10 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
             content_of = _kept(name, value.get(), depth, seen, leaves)
             return _returning(value, lambda: value.set(content_of()))
         return lambda: value
+    if isinstance(value, MethodType):
+        return _returning(value, _kept(name, value.__self__, depth, seen, leaves))
     if isinstance(value, partial):
-        return _returning(value, _kept(name, [*value.args, value.keywords], depth, seen, leaves))
+        return _returning(value, _kept(name, [*value.args, value.keywords, value.func], depth, seen, leaves))
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))
@@ -343,8 +382,11 @@ def _is_plain_object(value: Any) -> bool:
 
 
 def _slots(value: Any) -> list[str]:
-    is_users = is_users_file(getattr(sys.modules.get(type(value).__module__), "__file__", None) or "")
-    return copyreg._slotnames(type(value)) if is_users else []  # type: ignore[attr-defined]
+    return copyreg._slotnames(type(value)) if _is_of_users_file(type(value)) else []  # type: ignore[attr-defined]
+
+
+def _is_of_users_file(kind: type) -> bool:
+    return is_users_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
 def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:

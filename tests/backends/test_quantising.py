@@ -221,16 +221,9 @@ def without_a_layer() -> nn.Module:
     return Calling(lambda _, x: x * 2)
 
 
-class MostlyTransposed(nn.Module):
+def mostly_transposed(outputs: int = 4) -> nn.Module:
     """A transposed convolution, which no backend quantises, and a small layer that all quantise."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.ConvTranspose1d(32, 32, 3)
-        self.head = nn.Linear(34, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.up(x))
+    return nn.Sequential(nn.ConvTranspose1d(32, 32, 3), nn.Linear(34, outputs))
 
 
 def own(module: nn.Module) -> LoadedModel:
@@ -242,7 +235,7 @@ def own(module: nn.Module) -> LoadedModel:
     [
         (without_a_layer, "there is nothing to quantise: the model has no linear layer and no convolution"),
         (
-            MostlyTransposed,
+            mostly_transposed,
             "torchao brings 4 % of the layers' weights to int8 here; 1 convolution would stay in float32",
         ),
     ],
@@ -262,9 +255,8 @@ def test_onnx_without_layers_is_unsupported(tmp_path: Path) -> None:
 
 
 def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
-    partly = MostlyTransposed()
-    partly.head = nn.Linear(34, 512)
-    with built(Cell(model="own", backend="eager", precision="int8"), tmp_path, own(partly)) as one:
+    partly = own(mostly_transposed(512))
+    with built(Cell(model="own", backend="eager", precision="int8"), tmp_path, partly) as one:
         told = one.compiled.precision()
     assert told == {"int8 linear layers": 1, "float32 convolution layers": 1}
 

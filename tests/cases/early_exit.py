@@ -47,3 +47,13 @@ class Suppressing(nn.Module):
 def suppressing(spans: int = 12):
     """Spans that a better one overlaps are left out: what is decided by was written into a tensor of ones."""
     return Suppressing(), torch.randn(spans, 8)
+
+
+class Dropping(EarlyExit):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+
+def dropping(batch: int = 16):
+    """Random as well. Right: inputs of another branch are called with the seeds that eager had there."""
+    return Dropping(), torch.randn(batch, 64)

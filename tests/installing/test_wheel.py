@@ -8,6 +8,7 @@ import shutil
 import statistics
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
 from importlib import metadata
@@ -65,6 +66,9 @@ def test_no_torch_from_the_oldest_on_is_replaced(wheel: Path) -> None:
     assert torch.marker is None
     assert all(torch.specifier.contains(version) for version in ("2.8.0a0+34c6371d24.nv25.8", "2.10.0+cpu", "9.9.9"))
     assert [requirement for requirement in requirements if "==" in str(requirement.specifier)] == []
+    for plug_in in ROOT.glob("plugins/*/pyproject.toml"):
+        asked = map(Requirement, tomllib.loads(plug_in.read_text())["project"]["dependencies"])
+        assert [one.specifier for one in asked if one.name == "torch"] == [torch.specifier], plug_in
 
 
 def test_the_extra_for_cpus_keeps_the_torch_that_is_there(wheel: Path) -> None:

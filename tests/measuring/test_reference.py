@@ -161,20 +161,15 @@ def test_input_sets_differ_in_masks_and_positions_as_far_as_eager_takes_it(
         assert torch.equal(sets[1].args[place], in_worker[1].args[place])
 
 
-class Kinds(nn.Module):
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(count, 4)
-
-    def forward(self, x: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
-        return x + self.table(kinds)
+def of_kinds(count: int) -> nn.Module:
+    return Calling(lambda own, x, kinds: x + own.table(kinds), table=nn.Embedding(count, 4))
 
 
 @pytest.mark.parametrize(("count", "kinds", "stay"), [(2, ("zeros",), ()), (1, (), ("input 1",))])
 def test_zeros_become_ones_if_eager_takes_that_and_else_they_are_named(
     count: int, kinds: tuple[str, ...], stay: tuple[str, ...]
 ) -> None:
-    model = with_own_inputs("mine", Kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
+    model = with_own_inputs("mine", of_kinds(count), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     found, sets = sets_that_differ_most(model)
     assert (found, eager_answers.inputs_that_stay(sets)) == (kinds, stay)
 
@@ -295,7 +290,7 @@ def test_sets_that_a_model_raises_for_are_milder_if_it_answers_its_example(
 
 
 def test_indices_that_may_be_out_of_range_never_reach_a_gpu_untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = with_own_inputs("mine", Kinds(1), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
+    model = with_own_inputs("mine", of_kinds(1), (torch.randn(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64)))
     cell = cell_of("fp32").model_copy(update={"device": Device("cuda:0")})
     moved = list[Device]()
 

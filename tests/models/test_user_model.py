@@ -72,7 +72,7 @@ def test_what_a_file_imports_by_its_name_counts_as_its_own(write: Write, tmp_pat
     name = write("from parts import build as factory, calibrate, evaluate\nfrom torch import compile, no_grad\n")
     family = models.find(name)
     assert isinstance(family, UserModel) and "parts" not in sys.modules, "nothing is imported to plan a run"
-    assert family.resolve({}) == {"batch": 3} and family.calibrate_takes is None
+    assert family.resolve({}) == {"batch": 3} and not family.calibrates
     assert family.evaluated_by.endswith("net.py:evaluate")
     assert models.find_evaluate(family.evaluated_by)(None) == {"rows": 1.0}
     assert load(name).inputs[0].args[0].shape == (3, 2)
@@ -449,6 +449,18 @@ def test_modules_that_hold_no_factory(name: str, message: str, package: Path) ->
         models.find(name)
 
 
+def test_a_file_of_a_src_layout_is_offered_by_the_name_of_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "src" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "nets.py").write_text("from .layers import Net\ndef factory():\n    return Net(), None\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"holds the package \(.*src\), and write mine\.nets:factory"):
+        models.find("src/mine/nets.py:factory")
+
+
 def test_a_name_that_is_imported_already_is_refused(package: Path) -> None:
     (package / "calendar.py").write_text(returning("None"))
     import calendar
@@ -507,11 +519,12 @@ def after(outputs):
     [
         STAGES + "def factory():\n    return nn.Linear(4, 2), 'seven77'",
         STAGES + "def example():\n    return 'seven77'\ndef factory():\n    return nn.Linear(4, 2)",
+        STAGES + "def example(text):\n    return text\ndef factory(text='seven77'):\n    return nn.Linear(4, 2)",
         "import bakeoff\n"
         + STAGES.replace("before", "first")
         + "def factory():\n    return bakeoff.Pipeline(first, nn.Linear(4, 2), after), 'seven77'",
     ],
-    ids=["file", "example", "pipeline"],
+    ids=["file", "example", "parameter", "pipeline"],
 )
 def test_stages_around_the_model(write: Write, code: str) -> None:
     model = load(write(code))
@@ -535,6 +548,10 @@ NO_DEFAULT = "parameter 'batch' has no default"
         ("class Net:\n    def factory(self): ...", "unknown top-level function"),
         ("def factory(:", r"net\.py, line 3: "),
         ("x = 1\0", "null bytes"),
+        (
+            "async def factory():\n    return nn.Linear(4, 2), torch.ones(1, 4)",
+            "factory in .*net.py, line 3, is async, and a factory returns the model itself",
+        ),
         ("def factory(batch): ...", f"{NO_DEFAULT}: give it a whole number or a string, like batch=8"),
         ("def factory(*, batch): ...", NO_DEFAULT),
         ("def factory(batch=None): ...", "parameter 'batch' has the default None"),
@@ -563,6 +580,10 @@ NO_DEFAULT = "parameter 'batch' has no default"
         (CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x,))]"), "example call 1 has other arguments"),
         (CALLS.format("[bakeoff.Call((x, 7)), bakeoff.Call((x,), {'y': 7})]"), "example call 1 has other arguments"),
         (f"{STAGES}def factory():\n    return nn.Linear(4, 2)", r"before\(\) has no example"),
+        (
+            f"{STAGES}def example(k):\n    return k\ndef factory():\n    return nn.Linear(4, 2)",
+            r"unknown parameter of example\(\) for .* 'k': .*rename a function that serves something else",
+        ),
     ],
 )
 def test_what_makes_no_model_is_refused_in_one_line(write: Write, code: str, message: str) -> None:

@@ -22,6 +22,7 @@ from bakeoff.truth.distribution import CALLS, FALSE_ALARM, difference
 from bakeoff.truth.errors import ErrorSpread, errors_of_eager
 from bakeoff.truth.magnitudes import EXPONENTS, EagerOctaves, Groups, errors_by_octave
 from bakeoff.truth.reference import Reference
+from tests.support.modules import Calling
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
 EAGER_RMSE = 0.1
@@ -588,19 +589,11 @@ Chosen = Callable[[torch.Tensor], Any]
 TIED_SCORES = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0, 2.0], [5.0, 5.0, 4.0, 4.0, 0.0, 1.0]])
 
 
-class Choosing(nn.Module):
-    def __init__(self, choose: Chosen) -> None:
-        super().__init__()
-        self.choose = choose
-
-    def forward(self, scores: torch.Tensor) -> Any:
-        return self.choose(scores * 2)  # an intermediate result, which is not returned
-
-
 def reference_of(choose: Chosen) -> Reference:
+    choosing = Calling(lambda _, scores: choose(scores * 2))  # an intermediate result, which is not returned
     with torch.inference_mode():
-        exact = run_eager(Choosing(choose), (Inputs((TIED_SCORES.double(),)),))
-        eager = run_eager(Choosing(choose), (Inputs((TIED_SCORES,)),))
+        exact = run_eager(choosing, (Inputs((TIED_SCORES.double(),)),))
+        eager = run_eager(choosing, (Inputs((TIED_SCORES,)),))
     return Reference(exact, *errors_of_eager(eager, exact))
 
 

@@ -207,6 +207,24 @@ def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(referen
     assert checked(EARLY_EXIT, path, as_it_is).passed
 
 
+def test_inputs_of_the_other_way_get_the_random_numbers_that_eager_had_there(
+    references: Callable[[str], Path],
+) -> None:
+    case = "early_exit.py:dropping"
+    path = references(case)
+
+    def wrong_if_sure(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+        def forward(x: torch.Tensor) -> Any:
+            answer = module(x)
+            return answer * 1.001 if x.abs().max() > 50 else answer
+
+        return forward
+
+    assert checked(case, path, as_it_is).passed
+    found = checked(case, path, wrong_if_sure)
+    assert not found.passed and found.rule.startswith("wrong for inputs with which the model decides otherwise")
+
+
 def twice_after_the_first(module: nn.Module, first: Inputs) -> Callable[..., Any]:
     return lambda x: module(x) if torch.equal(x, first.args[0]) else [2 * each for each in call(module, Inputs((x,)))]
 

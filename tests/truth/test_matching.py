@@ -30,6 +30,7 @@ from bakeoff.truth.errors import errors_of_eager, yardsticks
 from bakeoff.truth.generating import Greedy, WithCaches, compare, generate, steps_in_place
 from bakeoff.truth.reference import Reference
 from bakeoff.truth.witnesses import KeepFloat64, RoundingNoise, use_plain_experts
+from tests.support.modules import Calling
 
 RIGHT = "right"
 CPU = torch.device("cpu")
@@ -137,18 +138,12 @@ def test_sparse_nested_and_quantised_outputs_become_dense() -> None:
     assert are_alike((nested,), (again,)) and not are_alike((nested,), (again + 1,))
 
 
-class Detector(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return x + 1, Detections(x * 2, [x.sum().item(), self.scale])
-
-
 def test_a_graph_has_all_tensors_and_the_numbers_that_it_computes() -> None:
+    def detect(own: Any, x: torch.Tensor) -> Any:
+        return x + 1, Detections(x * 2, [x.sum().item(), own.scale])
+
     x, other = torch.ones(3), torch.arange(3.0)
-    flat = FlatModule(Detector(), Inputs((x,)))
+    flat = FlatModule(Calling(detect, scale=nn.Parameter(torch.tensor(2.0))), Inputs((x,)))
     with torch.no_grad():
         program = torch.export.export(flat, (x,)).module()
         with pytest.warns(torch.jit.TracerWarning):

@@ -390,6 +390,12 @@ def counting_attribute(x: torch.Tensor) -> torch.Tensor:
 counting_attribute.calls = 0  # type: ignore[attr-defined]
 
 
+def counting_from_none(x: torch.Tensor) -> torch.Tensor:
+    function: Any = counting_from_none
+    function.calls = getattr(function, "calls", 0) + 1
+    return x * function.calls  # type: ignore[no-any-return]
+
+
 def counting_default(self: nn.Module, x: torch.Tensor, calls: list[int] = [0]) -> torch.Tensor:  # noqa: B006
     calls[0] += 1
     return x * calls[0]
@@ -424,6 +430,44 @@ def counting_in_its_context(x: torch.Tensor) -> torch.Tensor:
     return x * IN_CONTEXT.get()
 
 
+class Counter:
+    calls = 0
+
+    @classmethod
+    def count(cls) -> int:
+        cls.calls += 1
+        return cls.calls
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def calling(count: Callable[[], int]) -> type[nn.Module]:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * count()
+
+    return Inner
+
+
+METERED = [0]
+
+
+class Meter:
+    def count(self) -> int:
+        METERED[0] += 1
+        return METERED[0]
+
+
+METER = Meter()
+
+
 class Held(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -451,6 +495,10 @@ def counting_closure() -> type[nn.Module]:
             type("Attribute", (nn.Module,), {"forward": lambda self, x: counting_attribute(x)}),
             "variable counting_attribute.calls",
         ),
+        (
+            type("New", (nn.Module,), {"forward": lambda self, x: counting_from_none(x)}),
+            "variable counting_from_none.calls",
+        ),
         (type("Default", (nn.Module,), {"forward": counting_default}), "variable default 0 of counting_default[0]"),
         (counting_closure(), "variable calls of forward"),
         (type("InSlots", (nn.Module,), {"forward": lambda self, x: counting_slot(x)}), "variable STEPS.taken"),
@@ -462,7 +510,14 @@ def counting_closure() -> type[nn.Module]:
             type("InContext", (nn.Module,), {"forward": lambda self, x: counting_in_its_context(x)}),
             "variable IN_CONTEXT",
         ),
+        (
+            type("InClass", (nn.Module,), {"forward": lambda self, x: x * Counter.count()}),
+            "variable Counter.calls",
+        ),
+        (type("InMethod", (nn.Module,), {"forward": lambda self, x: x * METER.count()}), "variable METERED[0]"),
         (Held, "attribute count[1]['calls'][0]"),
+        (calling(Tally().count), "variable count of forward.calls"),
+        (calling(partial(Tally.count, Tally())), "variable count of forward[0].calls"),
     ],
 )
 def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
@@ -843,6 +898,14 @@ def test_inputs_get_a_number_that_they_are_compared_with(
         (tensor,) = probe.tensors()
         assert tensor[:, 3 - len(ends) :].tolist() == [ends[::-1]] * 2
         assert torch.equal(tensor[:, : 3 - len(ends)], given[:, : 3 - len(ends)])
+
+
+def test_a_number_that_inputs_are_compared_with_may_take_another_branch() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return TABLE(x) * 2 if (x == 9).any() else TABLE(x)
+
+    (decision,) = deciding(forward, (Inputs((TOKENS,)),)).decisions
+    assert decision.goes_both_ways
 
 
 def test_a_mask_hides_a_part_and_not_everything() -> None:
