@@ -176,9 +176,9 @@ def run(
         result = _run_parts(typed, parts, out, config_file, preset, quiet, console_for(as_json))
         write_for_ci(judge(result.report), junit, summary)
         judged = [judge(of_part.report) for of_part in (*result.parts.values(), result)]
-        status = max(map(runs.exit_status, judged), default=0) if result.complete else INTERRUPTED
-        reasons = dict.fromkeys(filter(None, map(runs.exit_reason, judged))) if result.complete else {}
-        reason = "; ".join(reasons)
+        endings = [(INTERRUPTED, "")] if not result.complete else list(map(runs.ending_of, judged))
+        status = max(status for status, _ in endings)
+        reason = "; ".join(dict.fromkeys(reason for _, reason in endings if reason))
         if as_json:
             print_json(result.answer.but(exit_reason=reason), status)
         runs.say_exit_reason(status, reason)

@@ -348,10 +348,10 @@ def out_of(run: str) -> str:
     "status", [Status.INCORRECT, Status.FALLBACK, Status.CRASH, Status.ERROR, Status.OOM, Status.TIMEOUT]
 )
 def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
-    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))) == 1
-    assert runs.exit_status(judge(report([failed(cell("null"), status, "scripted")]))) == 3, "nothing was measured"
     some = judge(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")]))
-    assert runs.exit_reason(some) == f"1 cell failed: null ({status})"
+    assert runs.ending_of(some) == (1, f"1 cell failed: null ({status})")
+    none = judge(report([failed(cell("null"), status, "scripted")]))
+    assert runs.ending_of(none) == (3, "nothing was measured")
 
 
 def test_failed_cells_of_several_models_are_named_with_them_and_it_is_said_where_all_are() -> None:
@@ -365,8 +365,8 @@ def test_failed_cells_of_several_models_are_named_with_them_and_it_is_said_where
 @pytest.mark.parametrize(("ending", "status"), [(Status.NOT_REACHED, 0), (Status.TIMEOUT, 1)])
 def test_what_the_budget_did_not_reach_is_no_failure(ending: Status, status: int) -> None:
     ended = failed(cell("null"), ending, "not done")
-    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), ended]))) == status
-    assert runs.exit_status(judge(report([ended]))) == 3, "nothing was measured"
+    assert runs.ending_of(judge(report([ok(cell(), bursts(1.0)), ended])))[0] == status
+    assert runs.ending_of(judge(report([ended])))[0] == 3, "nothing was measured"
 
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
@@ -392,16 +392,18 @@ def test_a_backend_that_all_stands_for_may_be_missing() -> None:
     assert not absent.asked_by_name
     named = absent.model_copy(update={"asked_by_name": True})
     judged = [judge(report([ok(cell(), bursts(1.0)), each])) for each in (absent, named)]
-    assert [runs.exit_status(each) for each in judged] == [0, 1]
-    assert [runs.exit_reason(each) for each in judged] == ["", "tensorrt, which you named, is unavailable"]
+    assert [runs.ending_of(each) for each in judged] == [
+        (0, ""),
+        (1, "tensorrt, which you named, is unavailable"),
+    ]
 
 
 def test_of_several_precisions_a_named_backend_needs_to_support_one() -> None:
     in_bf16, other_mode = cell("onnx", precision=Precision.BF16), cell("onnx", mode="cuda-graph")
     missing = [failed(each, Status.UNSUPPORTED, "no kernels", asked_by_name=True) for each in (in_bf16, other_mode)]
     measured = ok(cell("onnx"), bursts(1.0))
-    assert [runs.exit_status(judge(report([measured, each]))) for each in missing] == [0, 1]
-    assert runs.exit_status(judge(report([ok(cell(), bursts(1.0)), missing[0]]))) == 1
+    assert [runs.ending_of(judge(report([measured, each])))[0] for each in missing] == [0, 1]
+    assert runs.ending_of(judge(report([ok(cell(), bursts(1.0)), missing[0]])))[0] == 1
 
 
 def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line: CommandLine) -> None:

@@ -244,7 +244,6 @@ class _Asked:
     def check(self, is_of_parts: bool = False) -> None:
         """Raise UsageError for what is wrong, before weights are written."""
         from bakeoff.commands.environments import with_interpreters
-        from bakeoff.planning.plan import require_known_backends
         from bakeoff.records.store import Store
 
         options = self.gathered(models=("mlp",))
@@ -253,7 +252,7 @@ class _Asked:
         asked = with_interpreters(options.to_request())
         if is_of_parts:
             _require_one_contest(asked)
-        require_known_backends(asked)
+        options_file.require_names(asked)
         if options.out is not None:
             Store.check(options.out)
         if asked.cluster:

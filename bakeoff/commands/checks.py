@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bakeoff.commands.run import failures_of, lacking_of, resolved
-from bakeoff.judging.constraints import NOTHING, Requirements
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import doubts_of_ready, record_of, refused, wrong_outputs
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
@@ -101,22 +100,17 @@ def built_and_checked(planned: PlannedCell, run: RunContext) -> Checked:
         cell_run.clear()
 
 
-def run_for(
-    launchers: Launchers, store: Store, limit_s: float, accept: Requirements = NOTHING, require: Requirements = NOTHING
-) -> RunContext:
+def run_for(launchers: Launchers, store: Store, request: Request) -> RunContext:
     """Return what the cells of a contest have in common that are built and compared, and not measured."""
     sampling = SamplingPlan.lasting(CALLS_S, processes=1)
     return RunContext(
         launchers=launchers,
         store=store,
         progress=Silent(),
+        request=request,
         sampling=sampling,
-        time_limit_s=limit_s,
-        interleaved=False,
         time_plan=TimePlan(sampling),
         headers=Headers(store, Silent()),
-        accept=accept,
-        requirements=require,
     )
 
 
@@ -152,13 +146,13 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
         finding = f"interrupted after {len(checks)} of {counted(planned, 'build')}{of_tried}"
     by_contest = itertools.groupby(records, lambda record: (record.cell.title, record.cell.model))
     about_models = about([(model, list(of_contest)) for (_, model), of_contest in by_contest])
-    status = exit_status(records) if complete else INTERRUPTED
+    status, reason = ending_of(records) if complete else (INTERRUPTED, "")
     answer = ChecksAnswer(
         finding=finding,
         complete=complete,
         checks=checks,
         left_out=left_out,
-        exit_reason={1: "; ".join(_reasons(records)), 3: "nothing could be built here"}.get(status, ""),
+        exit_reason=reason,
         about_models=about_models,
     )
     return answer, status
@@ -187,7 +181,7 @@ def _checked_against_reference(
         return
     try:
         own = Contest(contest.id, tuple(sensible))
-        run = run_for(launchers, store, request.time_limit_s, request.accept, request.require)
+        run = run_for(launchers, store, request)
         groundwork.reference(own, run, request.time_limit_s)
     except groundwork.NoReference as error:
         for planned in sensible:
@@ -244,15 +238,13 @@ def _named(some: Sequence[Check], tried: Sequence[Check]) -> str:
     )
 
 
-def exit_status(records: Sequence[Record]) -> int:
-    """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built."""
+def ending_of(records: Sequence[Record]) -> tuple[int, str]:
+    """Return 0, 1 if a build is wrong or failed or one that was named is missing, or 3 if nothing was built, and why it
+    is not 0."""
     if all(record.status.is_absence for record in records):
-        return 3
-    return int(bool(_reasons(records)))
-
-
-def _reasons(records: Sequence[Record]) -> list[str]:
-    return [*failures_of(records), *lacking_of(records, lambda record: record.status is Status.OK)]
+        return 3, "nothing could be built here"
+    reasons = [*failures_of(records), *lacking_of(records, lambda record: record.status is Status.OK)]
+    return int(bool(reasons)), "; ".join(reasons)
 
 
 def line_of(check: Check) -> str:

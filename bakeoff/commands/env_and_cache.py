@@ -124,15 +124,14 @@ cache_commands = typer.Typer(help="Builds of earlier runs, which later runs of t
 @cache_commands.command("list")
 def list_builds(as_json: AsJson = False) -> int:
     """What is kept, with its size and when it was built and used; --fresh builds anew."""
-    cache = _usable_cache()
-    if as_json:
-        return print_json(of_cache(cache), 0)
-    entries = cache.entries()
-    for entry in entries:
-        built, used = spell_minutes(entry.built_at), spell_minutes(used_at(entry))
-        say(f"{entry.what}  ({_megabytes(entry.size_bytes)}, built {built}, used {used})")
-    say(f"{_megabytes(sum(entry.size_bytes for entry in entries))} in {cache.folder}")
-    return 0
+    kept = of_cache(_usable_cache())
+    lines = [
+        f"{build.what}  ({_megabytes(build.size_bytes)}, built {spell_minutes(build.built_at)}, "
+        f"used {spell_minutes(build.used_at)})"
+        for build in kept.builds
+    ]
+    total = f"{_megabytes(kept.size_bytes)} in {kept.folder}"
+    return answered(kept, 0, as_json, lambda: say("\n".join([*lines, total])))
 
 
 @cache_commands.command("clear")

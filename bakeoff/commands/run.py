@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -119,28 +118,12 @@ def _begun(prepared: Prepared, folder: Path | None, command: str, progress: Prog
     ids = [cell.cell.id for cell in planned]
     store = Store.create(folder or _default_folder(request), request, ids, command, ahead)
     untested = untested_torch(captured.versions.get("torch", "")) if captured else ""
-    for note in filter(None, [*_named_twice(request), *left_out, untested]):
+    for note in filter(None, [*left_out, untested]):
         store.note(note)
         progress.note(note)
     if captured:
         store.save_environment(captured)
     return store
-
-
-def _named_twice(request: Request) -> list[str]:
-    given: dict[str, Counter[str]] = {
-        "--devices": Counter(request.devices),
-        "--precision": Counter(map(str, request.precision)),
-    }
-    for part in request.parts:
-        given["--model"] = given.get("--model", Counter()) | Counter(part.models)
-        given["--backends"] = given.get("--backends", Counter()) | Counter(part.backends)
-    return [
-        f"{option} names {name} more than once: it is measured once"
-        for option, counts in given.items()
-        for name, count in counts.items()
-        if count > 1
-    ]
 
 
 @contextlib.contextmanager
@@ -279,30 +262,22 @@ def request_of(store: Store) -> Request:
         raise UsageError(f"{store.root} {OF_ANOTHER_VERSION} ({error})") from None
 
 
-def exit_status(judgement: Judgement) -> int:
-    """Return 0, 3 if nothing was measured, or 1 if a cell failed, a named backend is missing in all precisions, or no
-    cell of a contest meets the requirements or `--slo`, as far as these were measured of the first one."""
-    if not any(record.latency for record in judgement.report.records):
-        return 3
-    return 1 if _reasons(judgement) else 0
-
-
 NOTHING_MEETS_REQUIREMENTS = "no cell of a contest meets --require"
 
 
-def exit_reason(judgement: Judgement) -> str:
-    """Return why the exit status of a complete run is not 0, or an empty text."""
-    return {0: "", 1: "; ".join(_reasons(judgement)), 3: "nothing was measured"}[exit_status(judgement)]
-
-
-def _reasons(judgement: Judgement) -> list[str]:
+def ending_of(judgement: Judgement) -> tuple[int, str]:
+    """Return the exit status of a complete run, and why it is not 0: 3 if nothing was measured, or 1 if a cell failed,
+    a named backend is missing in all precisions, or no cell of a contest meets the requirements or `--slo`, as far as
+    these were measured of the first one."""
     records = judgement.report.records
+    if not any(record.latency for record in records):
+        return 3, "nothing was measured"
     reasons = [*failures_of(records), *lacking_of(records, lambda record: bool(record.latency))]
     if unserved := [contest for contest in judgement.contests if contest.load and not contest.load.ranked]:
         reasons.append(f"nothing holds what --slo asks in {counted(len(unserved), 'contest')}")
     if not judgement.meets_requirements:
         reasons += judgement.unmeasured or [NOTHING_MEETS_REQUIREMENTS]
-    return reasons
+    return int(bool(reasons)), "; ".join(reasons)
 
 
 def failures_of(records: Sequence[Record]) -> list[str]:
@@ -351,8 +326,7 @@ def conclude(report: Report, store: Store, quiet: bool, as_json: bool, junit: Pa
         except KeyboardInterrupt:
             rest = f"bakeoff report {shlex.quote(str(store.root))}"
             raise KeyboardInterrupt(f"what was measured is kept; to write the rest of the report: {rest}") from None
-        status = exit_status(judgement) if report.complete else INTERRUPTED
-        reason = exit_reason(judgement) if report.complete else ""
+        status, reason = ending_of(judgement) if report.complete else (INTERRUPTED, "")
         if as_json:
             print_json(answer_of(judgement, store.root).but(exit_reason=reason), status)
         say_exit_reason(status, reason)

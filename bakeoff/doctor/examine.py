@@ -139,7 +139,7 @@ def _keeps(finding: Finding, trial: BackendTrial) -> bool:
 def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Contest]:
     devices = [Device(name) for name in device_names]
     contests: dict[str, list[PlannedCell]] = {}
-    for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
+    for device, (name, mode, by_name, _) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
         model, sizes = (backends.if_it_loads(name) or Backend).trial
         dimensions = models.find(model).resolve(sizes)
         cell = Cell(model=model, dimensions=dimensions, device=device, backend=name, mode=mode)
@@ -151,7 +151,7 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
     """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
-    run = run_for(launchers, store, TRIAL_LIMIT_S)
+    run = run_for(launchers, store, Request(time_limit_s=TRIAL_LIMIT_S))
     try:
         groundwork.reference(contest, run, TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
@@ -166,12 +166,10 @@ def _try_all(contest: Contest, launchers: Launchers, store: Store, say: Say) -> 
 
 def _try(planned: PlannedCell, run: RunContext) -> BackendTrial:
     begun = time.monotonic()
-    try:
-        supported = backends.create(planned.cell.backend).supports(planned.cell)
-    except BakeoffError as error:
-        return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
-    if not supported:
-        return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
+    status, reason = planned.refusal
+    if reason:
+        outcome = Outcome.ABSENT if status is Status.UNSUPPORTED else Outcome.FAIL
+        return _trial(planned.cell, outcome, status, reason, begun)
     record, accuracy = built_and_checked(planned, run)
     outcome = Outcome.PASS if record.status is Status.OK else Outcome.FAIL
     if record.status.is_absence:

@@ -13,7 +13,7 @@ from bakeoff.measuring.controller.contests import measure_ceilings, measure_cont
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.headers import Headers
 from bakeoff.measuring.controller.launcher import FURTHER_SERVERS_AT_ONCE, Launchers
-from bakeoff.measuring.controller.others import OtherPrograms, QuietWait
+from bakeoff.measuring.controller.others import OtherPrograms
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.server_start import CAN_FORK, torch_answers
@@ -202,26 +202,19 @@ def measurement_of(
         note = f"builds are not kept: {why}; the next run builds anew"
         store.note(note)
         progress.note(note)
-    wait = request.wait_for_quiet
     return RunContext(
         launchers=launchers,
         store=store,
         progress=progress,
+        request=request,
         sampling=request.sampling,
-        time_limit_s=request.time_limit_s,
-        interleaved=request.schedule == "interleaved",
         time_plan=time_plan,
         headers=headers,
         machine=machine or Machine(),
-        requirements=request.require.without_starts(),
-        accept=request.accept,
         artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,
         build_cache=build_cache,
-        evaluate=request.evaluate,
-        evaluate_timeout_s=request.evaluate_timeout_s,
-        quiet=QuietWait(wait.seconds, progress.note) if wait else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Expands `--backends` into the modes of backends that it stands for."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from bakeoff import backends, models
 from bakeoff.backends.base import DEFAULT
@@ -10,12 +11,19 @@ from bakeoff.records.schema import Cell
 ALL, BEST = "all", "best"
 
 
+class Configuration(NamedTuple):
+    backend: str
+    mode: str
+    asked_by_name: bool
+    of_best: bool  # only entries with `best` stand for it
+
+
 def expand_backends(
     asked: Sequence[str], best_modes: Callable[[str], Sequence[str]] = lambda _: [DEFAULT]
-) -> list[tuple[str, str, bool]]:
-    """Return (backend, mode, asked by name) once for each entry: `NAME[/MODE]`, `NAME/all`, `NAME/best`, `all` and
-    `best`. `best_modes` are the modes that are worth trying. Raise UsageError for unknown names and modes."""
-    expand_backends: dict[tuple[str, str], bool] = {}
+) -> list[Configuration]:
+    """Return each configuration once that entries stand for: `NAME[/MODE]`, `NAME/all`, `NAME/best`, `all` and `best`.
+    `best_modes` are the modes that are worth trying. Raise UsageError for unknown names and modes."""
+    configurations: dict[tuple[str, str], Configuration] = {}
     for entry in asked:
         name, _, mode = entry.partition("/") if entry != BEST else (ALL, "", BEST)
         by_name = name != ALL
@@ -35,8 +43,11 @@ def expand_backends(
             for one in chosen:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
                 named = by_name and (mode not in (ALL, BEST) or one == modes[0])
-                expand_backends[backend, one] = expand_backends.get((backend, one), False) or named
-    return [(backend, mode, by_name) for (backend, mode), by_name in expand_backends.items()]
+                before = configurations.get((backend, one), Configuration(backend, one, False, True))
+                configurations[backend, one] = Configuration(
+                    backend, one, before.asked_by_name or named, before.of_best and mode == BEST
+                )
+    return list(configurations.values())
 
 
 def best_modes(example: Cell, backend: str) -> list[str]:

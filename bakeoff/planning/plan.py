@@ -14,7 +14,7 @@ from bakeoff.backends.ranges import OpenAxis
 from bakeoff.judging.ranking import BASELINE, order_of_precisions
 from bakeoff.models.inputs_file import CALL, MOST_SIZES, WithInputs
 from bakeoff.planning import ranges
-from bakeoff.planning.configurations import BEST, best_modes, expand_backends
+from bakeoff.planning.configurations import best_modes, expand_backends
 from bakeoff.planning.request import Names, Request, options_of
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import DEVICE, INFERENCE, Cell, Status
@@ -34,7 +34,17 @@ class PlannedCell:
 
     @functools.cached_property
     def refusal(self) -> tuple[Status, str]:
-        return refusal(self.cell)
+        """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process
+        starts."""
+        cell = self.cell
+        try:
+            backend = backends.create(cell.backend)
+            reason = unsupported_precision(cell) or backend.supports(cell).reason
+            if not reason and backend.mode(cell.mode).channels_last_of and not models.find(cell.model).may_convolve:
+                reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
+        except BakeoffError as error:
+            return Status.UNAVAILABLE, str(error)
+        return Status.UNSUPPORTED if reason else Status.OK, reason
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,6 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     precisions = tuple(dict.fromkeys(request.precision))
     compared = precisions if len(precisions) > 1 and not request.separate else ()  # in one contest
     entries_in = _by_environment(request)
-    named_in = {environment: _named_besides_best(entries) for environment, entries in entries_in.items()}
     options, options_of_surgical = options_of(request.but(surgical=())), options_of(request)
     asked = ranges.with_ends(request.set, request.dynamic)
     dynamic = ranges.ranges_of(asked, request.dynamic)
@@ -117,11 +126,11 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     inputs_from=request.inputs_from if device.is_cuda else DEVICE,
                 )
                 configurations = [
-                    (*configuration, environment, configuration[:2] not in named_in[environment])
+                    (environment, configuration)
                     for environment, entries in entries_in.items()
                     for configuration in expand_backends(entries, functools.partial(best_modes, example))
                 ]
-                for backend, mode, asked_by_name, environment, of_best in configurations:
+                for environment, (backend, mode, asked_by_name, of_best) in configurations:
                     cell = example.but(backend=backend, mode=mode, environment=environment)
                     surgical, words = (request.surgical, options_of_surgical) if mode == SURGICAL else ((), options)
                     if environment:
@@ -134,14 +143,6 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                         yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
 
 
-def _named_besides_best(entries: Sequence[str]) -> set[tuple[str, str]]:
-    """Return the configurations that other entries of --backends than those with `best` stand for."""
-    return {
-        configuration[:2]
-        for configuration in expand_backends([one for one in entries if one.rpartition("/")[2] != BEST])
-    }
-
-
 def _by_environment(request: Request) -> dict[str, list[str]]:
     """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first."""
     names_in: dict[str, list[str]] = {}
@@ -149,12 +150,6 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
         name, _, environment = entry.partition("@")
         names_in.setdefault(environment, []).append(name)
     return dict(sorted(names_in.items(), key=lambda item: item[0] != ""))
-
-
-def require_known_backends(request: Request) -> None:
-    for part in request.parts:
-        for entries in _by_environment(part).values():
-            expand_backends(entries)
 
 
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
@@ -172,18 +167,6 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     if cell.dynamic:
         parts.append(f"--dynamic {shlex.quote(ranges.spell(cell.dynamic))}")
     return " ".join([*parts, *options])
-
-
-def refusal(cell: Cell) -> tuple[Status, str]:
-    """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process starts."""
-    try:
-        backend = backends.create(cell.backend)
-        reason = unsupported_precision(cell) or backend.supports(cell).reason
-        if not reason and backend.mode(cell.mode).channels_last_of and not models.find(cell.model).may_convolve:
-            reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
-    except BakeoffError as error:
-        return Status.UNAVAILABLE, str(error)
-    return Status.UNSUPPORTED if reason else Status.OK, reason
 
 
 def unsupported_precision(cell: Cell) -> str:

@@ -7,21 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bakeoff.measuring import isolation
+from bakeoff.measuring import isolation, session
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
 from bakeoff.measuring.controller.environment import Machine, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings
 from bakeoff.measuring.probes import ask, launchers_for
-from bakeoff.measuring.session import (
-    cells_to_build,
-    describe_machine,
-    measurement_of,
-    pending,
-    prepare,
-    time_plan_of,
-)
 from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest
 from bakeoff.planning.request import Request
@@ -80,22 +72,24 @@ def serve(begin: StartController, send: Send) -> None:
         os.sched_setaffinity(0, place.cores)
     cores_rate = rate_of_cores(place.cores)
     with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
-        _, captured = describe_machine(launchers, begin.request)
+        _, captured = session.describe_machine(launchers, begin.request)
         reply: MeasureContest | None = send(
             ControllerStarted(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)})
         )
         if reply is None:
             return
         store, progress = Store.open(reply.folder), Relay(send)
-        time_plan = time_plan_of((), begin.request, store, math.inf)
-        headers = prepare(launchers, cells_to_build(begin.contests, store), begin.request, store, progress)
+        time_plan = session.time_plan_of((), begin.request, store, math.inf)
+        headers = session.prepare(
+            launchers, session.cells_to_build(begin.contests, store), begin.request, store, progress
+        )
         machine = Machine(begin.sharers)
-        measurement = measurement_of(
+        measurement = session.measurement_of(
             launchers, begin.request, store, progress, time_plan, headers, cache, machine, place.name
         )
         while reply is not None:
             time_plan.budget_ends_s = reply.ends_s
-            measure_contest(measurement, reply.contest, pending(reply.contest, store))
+            measure_contest(measurement, reply.contest, session.pending(reply.contest, store))
             measure_ceilings(measurement, [reply.contest])
             reply = send(ContestEnded())
 

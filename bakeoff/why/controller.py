@@ -19,7 +19,7 @@ from bakeoff.measuring.controller.launcher import Launchers
 from bakeoff.measuring.messages import Evaluation, Found, LookInto
 from bakeoff.measuring.probes import ask
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.planning.plan import refusal
+from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
@@ -183,7 +183,7 @@ def why_none_kept(record: Record) -> str:
 def why_not_blamed(record: Record) -> str:
     if record.status not in (Status.OK, Status.INCORRECT, Status.ERROR, Status.UNSUPPORTED):
         return f"it is {record.status}, and only a wrong answer or an error has a place"
-    if record.status is Status.UNSUPPORTED and (refused := refusal(record.cell)[1]):
+    if record.status is Status.UNSUPPORTED and (refused := PlannedCell(record.cell, asked_by_name=True).refusal[1]):
         return f"it was refused before it was built: {refused}"
     return record.cell.why_no_modules
 

@@ -27,7 +27,7 @@ from bakeoff.api.pipelines import (
     measure_in_turn,
 )
 from bakeoff.api.result import Ended
-from bakeoff.commands.run import exit_status
+from bakeoff.commands.run import ending_of
 from bakeoff.judging.judgement import judge
 from bakeoff.models.calls_file import Calls
 from bakeoff.models.pipeline_parts import replace_parts, replaced
@@ -439,7 +439,7 @@ def test_a_pipeline_that_fails_with_the_winners_keeps_the_parts(
     found = compare_parts(pipeline, torch.ones(1), ["first"], scripted(("first",)), out=tmp_path / "run")
     assert found.report.notes[-1] == "the whole pipeline failed while it was measured: RuntimeError: no such size"
     assert found.parts["first"].winner == "onnx"
-    assert exit_status(judge(found.report)) == 3, "nothing was measured"
+    assert ending_of(judge(found.report))[0] == 3, "nothing was measured"
     with pytest.raises(UsageError, match=r"whole pipeline was not measured: .*no such size"):
         found.apply(pipeline)
     assert pipeline(torch.ones(1)).item() == 3.0

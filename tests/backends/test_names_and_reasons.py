@@ -125,8 +125,8 @@ def test_an_installed_distribution_brings_its_backend(site: Path) -> None:
     mine = backends.create("mine")
     assert (mine.name, mine.mode_names()) == ("mine", ["default", "faster"])
     assert mine.supports(Cell(model="mlp", backend="mine"))
-    assert ("mine", "faster", True) in expand_backends(["mine/faster"])
-    assert ("mine", "default", False) in expand_backends(["all"])
+    assert ("mine", "faster", True, False) in expand_backends(["mine/faster"])
+    assert ("mine", "default", False, False) in expand_backends(["all"])
 
 
 def test_a_distribution_does_not_replace_a_row_of_the_table(site: Path) -> None:

@@ -62,9 +62,8 @@ def context_of(launcher: ScriptedLauncher, store: Store, cache: BuildCache | Non
         launchers=launcher,  # type: ignore[arg-type]
         store=store,
         progress=Silent(),
+        request=Request(),
         sampling=plan,
-        time_limit_s=30.0,
-        interleaved=True,
         time_plan=TimePlan(plan),
         headers=Headers(store, Silent()),
         build_cache=cache,

@@ -19,7 +19,7 @@ from bakeoff.measuring.worker import open_axes
 from bakeoff.measuring.worker.cell_model import load
 from bakeoff.planning import places
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan, refusal
+from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan
 from bakeoff.planning.ranges import Span, parse, ranges_of, spell, with_ends
 from bakeoff.planning.request import Request
 from bakeoff.planning.values import Duration, Shard, Size
@@ -64,14 +64,14 @@ def measured_modes(name: str) -> list[str]:
 def test_names_stand_for_modes_of_which_some_were_asked_for_by_name(
     asked: str, expected: list[tuple[str, str, bool]]
 ) -> None:
-    assert expand_backends(asked.split()) == expected
+    assert [configuration[:3] for configuration in expand_backends(asked.split())] == expected
 
 
 def test_all_is_neither_a_backend_of_tests_nor_a_mode_that_spells_out_the_default() -> None:
     assert not {"onnxruntime-genai", "null"} & set(backends.in_all())
     plain = ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep"]
     assert measured_modes("onnx") == [*plain, *onnx_plugins.PLUGINS]
-    assert [backend for backend, _, by_name in expand_backends(["jit", "all"]) if by_name] == ["torchscript"]
+    assert [one.backend for one in expand_backends(["jit", "all"]) if one.asked_by_name] == ["torchscript"]
 
 
 def planned_labels(**fields: object) -> list[str]:
@@ -96,11 +96,11 @@ def test_best_of_a_backend_that_cannot_run_there_is_its_default() -> None:
 
 def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none() -> None:
     cells = [
-        planned.cell
+        planned
         for contest in plan(request(models=("mlp", "conv"), backends=("eager/channels-last",)))
         for planned in contest.cells
     ]
-    assert [refusal(cell)[1] for cell in cells] == [
+    assert [planned.refusal[1] for planned in cells] == [
         "mlp has no convolution, and channels-last is for those: use eager",
         "",
     ]
@@ -307,7 +307,7 @@ def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
 ) -> None:
     distribute("broken", "no_such_module:Backend", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert ("broken", "default", False) in expand_backends(["all"])
+    assert ("broken", "default", False, False) in expand_backends(["all"])
     with pytest.raises(BakeoffError, match="backend 'broken'"):
         expand_backends(["broken"])
 

@@ -258,7 +258,7 @@ def test_a_report_is_written_to_the_end(
 ) -> None:
     before = signal.getsignal(number)
     rendering(monkeypatch, lambda: os.kill(os.getpid(), number))
-    for complete, status in ((True, runs.exit_status(judge(report(conv_on_cpu())))), (False, runs.INTERRUPTED)):
+    for complete, status in ((True, runs.ending_of(judge(report(conv_on_cpu())))[0]), (False, runs.INTERRUPTED)):
         of_run = report(conv_on_cpu(), complete=complete)
         told = runs.conclude(of_run, Store(tmp_path), quiet=True, as_json=False, junit=None, summary=None)
         assert told == status, "a signal that comes when all is measured changes nothing"

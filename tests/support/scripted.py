@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from bakeoff import backends
-from bakeoff.judging.constraints import Requirements
 from bakeoff.measuring import messages
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_ceilings, measure_contest
@@ -516,9 +515,14 @@ def run_contest(
         launchers=launcher,
         store=store,
         progress=progress,
+        request=Request(
+            time_limit_s=time_limit_s,
+            schedule="interleaved" if interleaved else "sequential",
+            evaluate=evaluate,
+            evaluate_timeout_s=evaluate_timeout_s,
+            require=require,
+        ),
         sampling=plan,
-        time_limit_s=time_limit_s,
-        interleaved=interleaved,
         time_plan=TimePlan(plan, budget_s, load),
         headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
         undecided=undecided,
@@ -526,9 +530,6 @@ def run_contest(
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
         build_cache=build_cache,
-        evaluate=evaluate,
-        evaluate_timeout_s=evaluate_timeout_s,
-        requirements=Requirements.parse(require),
         is_machine_busy=is_machine_busy,
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]

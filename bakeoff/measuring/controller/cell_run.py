@@ -83,7 +83,7 @@ class CellRun:
         self._live: CellProcess | None = None
         self._leaving: list[Worker] = []  # were killed, and may not be gone yet
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
-        self._left_s = kept.time_left_s if kept else run.time_limit_s  # before the living process
+        self._left_s = kept.time_left_s if kept else run.request.time_limit_s  # before the living process
         self._last_process_s = kept.last_process_s if kept else 0.0
         is_here = kept is not None and kept.builds == str(self._builds.path)
         made = {process.build for process in kept.record.processes} if kept and is_here else ()
@@ -164,7 +164,7 @@ class CellRun:
 
     @property
     def has_time_to_spare(self) -> bool:
-        return self._time_left_s > self._run.time_limit_s / 2
+        return self._time_left_s > self._run.request.time_limit_s / 2
 
     # --- the way of a process to its first burst
 
@@ -455,7 +455,7 @@ class CellRun:
 
     def _evaluated(self, live: CellProcess) -> Metrics:
         """Return what the user's `evaluate` says of the build, or why it says nothing, outside of the time limit."""
-        limit_s, begun_s = self._run.evaluate_timeout_s, self._now_s()
+        limit_s, begun_s = self._run.request.evaluate_timeout_s, self._now_s()
         assert self._metrics is not None, "the build is evaluated"
         left_s = self._run.time_plan.contest_ends_s - begun_s
         if not live.last.with_metrics:
@@ -617,7 +617,7 @@ class CellRun:
             kind, text = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         else:
             kind = "time limit"
-            text = f"not done within {self._run.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+            text = f"not done within {self._run.request.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         rounds_count = self.was_measured or kind != "request timed out"
         return self._ended(live, status, Failure(kind=kind, text=text), rounds_count, died_in=live.phase)
 

@@ -41,7 +41,7 @@ def measure_contest(run: RunContext, contest: Contest, pending: Sequence[Planned
         else:
             sensible.append(planned)
     likely = likely_to_run(planned.cell for planned in sensible)
-    run.time_plan.expect(contest.id, likely, run.sampling.processes, bool(contest.evaluated_by(run.evaluate)))
+    run.time_plan.expect(contest.id, likely, run.sampling.processes, bool(contest.evaluated_by(run.request.evaluate)))
     run.time_plan.begin(contest.id, run.machine.now_s())
     if sensible:
         _measure_sensible(run, contest, sensible)
@@ -56,7 +56,7 @@ def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[Plan
     eager_calls: dict[str, EagerCall] = {}
     first_reference: Path | None = None
     for own in Contest(contest.id, tuple(sensible)).by_reference:
-        limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
+        limit_s = min(run.request.time_limit_s, run.time_plan.contest_ends_s - run.machine.now_s())
         try:
             path, size, eager_call = groundwork.reference(own, run, limit_s, first_reference)
         except groundwork.NoReference as error:
@@ -169,7 +169,7 @@ def add_floors(store: Store) -> None:
 def _metrics(run: RunContext, contest_id: str, cells: Sequence[PlannedCell]) -> MetricsSetup | None:
     """Return the user's `evaluate` with what it says of the reference, or None without such a function."""
     contest = Contest(contest_id, tuple(cells))
-    if not (function := contest.evaluated_by(run.evaluate)):
+    if not (function := contest.evaluated_by(run.request.evaluate)):
         return None
     sample = run.store.sample(cells[0].cell.reference_id).resolve()
     evaluation = Evaluation(function=models.resolve_evaluate(function), sample=sample)

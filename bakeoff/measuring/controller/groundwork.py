@@ -115,7 +115,7 @@ def reference_metrics(
 ) -> Metrics:
     """Return what the user's `evaluate` says of eager in float32, or why it has failed. It may take no longer than
     `--evaluate-timeout` and `left_s`."""
-    store, limit_s = run.store, run.evaluate_timeout_s
+    store, limit_s = run.store, run.request.evaluate_timeout_s
     if (stored := store.facts(contest.id, Metrics)) is not None:
         return stored
     run.progress.note(f"evaluating the float32 reference of {contest.id}")

@@ -4,9 +4,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bakeoff.judging.acceptance import Acceptance
-from bakeoff.judging.constraints import NOTHING, Requirements
+from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.environment import Machine
@@ -17,6 +18,7 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.rounds import Pairs
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import PlanStep, TimePlan
 from bakeoff.records.artifacts import Artifacts
@@ -48,33 +50,36 @@ class RunContext:
     launchers: Launchers
     store: Store
     progress: Progress
+    request: Request
     sampling: SamplingPlan
-    time_limit_s: float
-    interleaved: bool
     time_plan: TimePlan
     headers: Headers  # of torch, which builds may wait for
     undecided: Callable[[Sequence[Record]], Pairs] | None = None  # what to ask instead of `judging`
     machine: Machine = field(default_factory=Machine)
-    requirements: Requirements = NOTHING
-    accept: Requirements = NOTHING  # errors that the numeric check rejects
     artifacts: Artifacts | None = None  # keeps what cells have built; None: nothing is kept
     load: LoadPlan | None = None
     place: str = ""  # of a pool
     build_cache: BuildCache | None = None  # None: everything is built anew, and nothing is kept for later runs
-    evaluate: str = ""  # the user's function that stands in for those of models' files
-    evaluate_timeout_s: float = 600.0
-    quiet: QuietWait | None = None  # what to wait for before each epoch's rounds
     is_machine_busy: bool = False  # other programs kept cores busy when the run began
 
     def __post_init__(self) -> None:
-        self.interleaved &= CAN_PAUSE
+        wait = self.request.wait_for_quiet  # before each epoch's rounds
+        self.quiet = QuietWait(wait.seconds, self.progress.note) if wait else None
         self.begun_s = self.machine.now_s() - self.store.elapsed_s
         self._ends_by_s = math.inf  # was announced, and the run takes no longer
         self.group_numbers: Iterator[int] = itertools.count(self.store.next_group())
 
     @property
+    def interleaved(self) -> bool:
+        return CAN_PAUSE and self.request.schedule == "interleaved"
+
+    @cached_property
+    def requirements(self) -> Requirements:
+        return self.request.require.without_starts()
+
+    @property
     def acceptance(self) -> Acceptance:
-        return Acceptance(self.accept, self.requirements)
+        return Acceptance(self.request.accept, self.requirements)
 
     def await_serving(self) -> None:
         if not self.launchers.are_serving:
