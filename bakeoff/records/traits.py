@@ -176,7 +176,7 @@ class ModelTraits(Frozen):
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
     depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
     keeps_types: bool = False  # its weights stay in the types that they came in, between which its code casts
-    needs_autograd: bool = False  # its calls fail in inference mode, and not where gradients are off
+    needs_autograd: bool = False  # its calls fail or answer otherwise in inference mode
     fast_path: FastPath | None = None  # if it matters to what eager answers
     settings: tuple[Setting, ...] = ()
     threads: int | None = None  # torch's threads once the model is loaded and called, which are in force for all cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ast
 import copyreg
 import itertools
@@ -68,7 +69,10 @@ _FOLLOWED_NEVER = (
     threading.Semaphore,
 )
 
-_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local, ContextVar)
+_CHANGING = (
+    *(list, dict, set, deque, bytearray, array.array, itertools.count),
+    *(queue.Queue, queue.SimpleQueue, threading.local, ContextVar),
+)
 
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
@@ -191,9 +195,7 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
     found: dict[str, _Variable] = {}
     seen: set[Any] = set()
     for kind in dict.fromkeys(base for part in module.modules() for base in type(part).__mro__):
-        methods = [member for member in vars(kind).values() if isinstance(member, FunctionType)]
-        if any(is_users_file(method.__code__.co_filename) for method in methods):
-            found.update(_of_class(kind, seen))
+        found.update(_of_class(kind, seen))
     for held in _functions_held(module):
         found.update(_reached(held, seen))
     return found
@@ -201,13 +203,28 @@ def _variables(module: nn.Module) -> dict[str, _Variable]:
 
 def _of_class(kind: type, seen: set[Any]) -> Iterator[tuple[str, _Variable]]:
     """Yield the data that a class of the user's own holds, and what its methods can change."""
-    yield f"class {id(kind)}", _without_new_attributes(kind)
-    for name, value in vars(kind).items():
-        if not name.startswith("__") and _is_data(value, kind.__module__):
-            yield f"{kind.__name__}.{name}", _Variable(value, partial(setattr, kind, name))
-    for member in vars(kind).values():
-        if isinstance(member, FunctionType):
-            yield from _reached(member, seen)
+    methods = [member for member in vars(kind).values() if isinstance(member, FunctionType)]
+    is_users = _is_of_users_file(kind) or any(is_users_file(method.__code__.co_filename) for method in methods)
+    if kind in seen or not is_users:
+        return
+    seen.add(kind)
+    yield from _attributes(kind)
+    for method in methods:
+        yield from _reached(method, seen)
+
+
+def _attributes(holder: FunctionType | type) -> Iterator[tuple[str, _Variable]]:
+    """Yield the data in attributes of a function or a class. Those that a call has added are taken away again."""
+    known = {name: value for name, value in vars(holder).items() if not name.startswith("__")}
+
+    def take_away(_: None) -> None:
+        for name in [name for name in vars(holder) if not (name in known or name.startswith("__"))]:
+            delattr(holder, name)
+
+    yield f"attributes of {id(holder)}", _Variable(None, take_away)
+    for name, value in known.items():
+        if _is_data(value, holder.__module__):
+            yield f"{holder.__name__}.{name}", _Variable(value, partial(setattr, holder, name))
 
 
 def _reached(function: FunctionType, seen: set[Any]) -> Iterator[tuple[str, _Variable]]:
@@ -229,30 +246,13 @@ def _reached(function: FunctionType, seen: set[Any]) -> Iterator[tuple[str, _Var
     for place, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         if isinstance(value, (torch.Tensor, np.ndarray, *_CHANGING)):
             yield f"default {place}{of}", _Variable(value, lambda _: None)  # its content alone can change
-    yield f"function {id(function)}", _without_new_attributes(function)
-    for name, value in vars(function).items():
-        if _is_data(value, function.__module__):
-            yield f"{function.__name__}.{name}", _Variable(value, partial(setattr, function, name))
+    yield from _attributes(function)
     for value in map(_called_by, reached):
+        kind = value if isinstance(value, type) else type(value)
         if isinstance(value, FunctionType):
             yield from _reached(value, seen)
-            continue
-        kind = value if isinstance(value, type) else type(value)
-        # an Enum, for example, lets nobody set its members
-        if type(kind) is type and kind not in seen and _is_of_users_file(kind):
-            seen.add(kind)
+        elif type(kind) is type:  # an Enum, for example, lets nobody set its members
             yield from _of_class(kind, seen)
-
-
-def _without_new_attributes(holder: FunctionType | type) -> _Variable:
-    """Return what has no content of its own, and takes from a function or a class what a call has given it."""
-    known = set(vars(holder))
-
-    def put(_: None) -> None:
-        for name in [name for name in vars(holder) if name not in known and not name.startswith("__")]:
-            delattr(holder, name)
-
-    return _Variable(None, put)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -308,6 +308,9 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
         return _returning(value, _kept(name, value.__self__, depth, seen, leaves))
     if isinstance(value, partial):
         return _returning(value, _kept(name, [*value.args, value.keywords, value.func], depth, seen, leaves))
+    if isinstance(value, bytearray | array.array):
+        leaves[name] = type(value).__name__, bytes(value)
+        return _returning(value, partial(value.__setitem__, slice(None), value[:]))
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))

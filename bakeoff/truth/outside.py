@@ -83,6 +83,7 @@ class OutsideWatch:
         self._streams = (sys.stdout, sys.stderr)
         self._is_looking_up = False
         self.ran_users_code = False
+        self.enables_gradients = False
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -122,6 +123,8 @@ class OutsideWatch:
         elif event == "call" and frame.f_code is torch.autocast.__enter__.__code__:
             if (autocast := frame.f_locals["self"])._enabled:
                 self._autocasts[str(autocast.fast_dtype).removeprefix("torch.")] = None
+        elif event == "call" and frame.f_code is torch.enable_grad.__enter__.__code__:
+            self.enables_gradients = True
         elif event == "call" and id(frame.f_code) in _OF_CODE:
             kind, argument = _OF_CODE[id(frame.f_code)]
             named = frame.f_locals[argument]

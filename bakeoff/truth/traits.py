@@ -160,10 +160,21 @@ def _understood(stage: ReplayableModule, sets: Sequence[Inputs]) -> Understood:
         known.setdefault("kept_buffers", () if known else buffers)
         accesses += tuple(access for access in of_attributes(changed) if access in of_attributes(again))
     grows = grows or _grown_on_gpu(module, sets[0])
+    if watch.enables_gradients and _needs_gradients(stage, sets[0], first):
+        known["needs_autograd"] = True
     if changed:
         state.restore()
     known |= {"accesses": accesses, "clock_s": clock_s, "autocasts": watch.autocasts}
     return Understood(ModelTraits(written_inputs=written, grows=grows, **known), first)
+
+
+def _needs_gradients(stage: ReplayableModule, inputs: Inputs, first: Outputs) -> bool:
+    """Return True if a model that enables gradients answers otherwise outside of inference mode, where they exist."""
+    if not torch.is_inference_mode_enabled():
+        return False
+    with may_fail(), torch.inference_mode(False), torch.no_grad():
+        return not are_alike(first, stage.answer(inputs))
+    return False
 
 
 def _note_varying_texts(first: Outputs, second: Outputs) -> None:

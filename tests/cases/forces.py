@@ -42,3 +42,17 @@ class Jagged(nn.Module):
 def jagged():
     """Nested tensors cannot be made in inference mode of tensors from outside of it."""
     return Jagged(), (torch.randn(10, 6), torch.tensor([0, 3, 4, 10]))
+
+
+class Jacobian(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return torch.autograd.functional.jacobian(lambda rows: self.net(rows).sum(0), x)
+
+
+def jacobian(batch: int = 4):
+    """Torch gives zeros in inference mode, without an error. Right: it is called in torch.no_grad."""
+    return Jacobian(), torch.randn(batch, 8)

@@ -558,7 +558,7 @@ def test_stronger_noise_moves_each_result_further(folder: Path) -> None:
     assert 4 * max(usual) < min(strong) < max(strong) < 64 * min(usual)
 
 
-@pytest.mark.parametrize("factory", ["factory", "mixed"])
+@pytest.mark.parametrize("factory", ["factory", "mixed", "jacobian"])
 def test_a_model_that_needs_autograd_is_called_outside_of_inference_mode(folder: Path, factory: str) -> None:
     job = ComputeReference(cell=case(f"forces.py:{factory}"), reference=folder / "outputs.pt")
     found = reference.compute(job, folder, folder)

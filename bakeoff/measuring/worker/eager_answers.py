@@ -154,6 +154,8 @@ def _inference(
 ) -> AsItIs:
     """Return what eager shows in inference. The fingerprint is that of what it calls."""
     cell, traits, answer = subject.cell, understood.traits, understood.answer
+    if traits.needs_autograd and not subject.needs_autograd:
+        raise RuntimeError("the model answers otherwise in inference mode, where its gradients are zeros")
     calls = AlikeCalls(module, traits)
 
     def note(**found: object) -> None:
