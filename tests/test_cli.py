@@ -67,7 +67,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
     [
         (["--model", "cnv"], "unknown model 'cnv': did you mean 'conv'?"),
         (["--model", "mine.py"], "no file mine.py in /"),
-        (["--model", "/nowhere/mine.py"], "no file /nowhere/mine.py: a model of your own is path/to/file.py:FACTORY"),
+        (["--model", "/nowhere/mine.py"], "no file /nowhere/mine.py: write path/to/file.py:FUNCTION"),
         (["--model", "mine.py:factory"], "mine.py"),
         (["--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'?"),
         (["--task", "training"], "--task takes inference, forward_backward, train_step"),

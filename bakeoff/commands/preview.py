@@ -10,7 +10,7 @@ from bakeoff.judging.start_times import LEAST_STARTS
 from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, TryBackend
-from bakeoff.measuring.probes import ask, launchers_for, why_not
+from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for, why_not
 from bakeoff.measuring.session import on_this_machine
 from bakeoff.planning.places import places_of
 from bakeoff.planning.plan import Contest, plan
@@ -76,6 +76,7 @@ def preview(request: Request) -> Preview:
     request, _ = resolved(request, prepare=False)
     with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        facts_of_environments(launchers, request)  # refuses those that run no worker
         places_of(request.devices, usable_cores())  # refuses those that this machine does not have
         contests = plan(request)
         cells = {_place_of(planned.cell): planned.cell for contest in contests for planned in contest.cells}

@@ -34,11 +34,11 @@ def variables_of(malloc: Malloc) -> Mapping[str, str]:
         return {}
     library, package = LIBRARIES[malloc]
     if not sys.platform.startswith("linux"):
-        raise UsageError(f"--malloc {malloc} needs Linux, and this is {sys.platform}")
+        raise UsageError(f"{malloc} needs Linux, and this is {sys.platform}")
     # what the loader says. jemalloc can only be there from the start, because of its static TLS
     started = subprocess.run(["/bin/sh", "-c", ":"], env={"LD_PRELOAD": library}, capture_output=True, text=True)
     if reason := started.stderr.strip().rpartition("ERROR: ")[2]:
-        raise UsageError(f"--malloc {malloc}: {library} is not here ({reason}): apt-get install {package}")
+        raise UsageError(f"{malloc}: {library} is not here ({reason}): apt-get install {package}")
     return {"LD_PRELOAD": library}
 
 

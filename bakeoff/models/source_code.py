@@ -18,7 +18,7 @@ def parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise UsageError(f"no file {path}{folder}: a model of your own is path/to/file.py:FACTORY") from None
+        raise UsageError(f"no file {path}{folder}: write path/to/file.py:FUNCTION") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {os_reason(error)}") from None
     except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError

@@ -307,8 +307,9 @@ class Request(Frozen):
     def _check(self) -> None:
         """Raise UsageError where two values do not fit together, or a list names nothing."""
         plan, is_inference, task = self.load_plan, self.task == INFERENCE, f"--task is {self.task}"
-        lists = {"model": self.models, "backend": self.backends, "precision": self.precision}
-        unnamed = next((kind for kind, names in lists.items() if not names or not all(names)), "")
+        parts_of_backends = [part for entry in self.backends for part in entry.split("@")]
+        lists = {"--model": self.models, "--backends": parts_of_backends, "--precision": self.precision}
+        unnamed = next((option for option, names in lists.items() if not names or not all(names)), "")
         stream = next((one for values in self.set.values() for one in values if ends_of_stream(one)), "")
         without_value = [key for key, values in self.set.items() if not values or not all(values)]
         key = next(iter(without_value), "")
@@ -327,7 +328,7 @@ class Request(Frozen):
             "--starts loads what backends have built: leave out --no-artifacts": self.starts and self.no_artifacts,
             "--starts is of one machine, and --cluster of many: bakeoff start measures a run on yours": self.starts
             and self.cluster,
-            f"no {unnamed} named: write --{unnamed} NAME[,NAME...]": unnamed,
+            f"{unnamed}: a name is missing: write {unnamed} NAME[,NAME...]": unnamed,
             "--dynamic builds for sizes of a model's own inputs: with --inputs, each size is built": self.inputs
             and self.dynamic,
             f"--load sends requests of one size, and {stream} is several": plan and stream,

@@ -103,7 +103,7 @@ def choose(report: Report, name: str | None, with_models: bool = False) -> Recor
     if asked.winner is None:
         how = "tie" if asked.certainty is Certainty.TIE else "are not told apart"
         best = [cell.record for cell in contest.cells if cell.label in asked.candidates]
-        can_be_exported = [record.cell.label for record in best if _can_be_exported(record, with_models)]
+        can_be_exported = script_parts.names_of(report, [one for one in best if _can_be_exported(one, with_models)])
         if not best:
             why = "cannot be ranked: name a cell"
         elif can_be_exported:

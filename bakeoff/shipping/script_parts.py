@@ -4,7 +4,7 @@ The templates lie in `scripts` beside this file. Neither torch nor a compiler is
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,16 @@ def find_record(report: Report, name: str) -> Record:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            is_one_contest = len({record.cell.label for record in report.records}) == len(report.records)
-            names = [one.cell.label if is_one_contest else one.cell.id for one in matching]
-            which = listed(first(names, MAX_CELLS_NAMED), "or")
+            which = listed(first(names_of(report, matching), MAX_CELLS_NAMED), "or")
             raise UsageError(f"'{name}' stands for {len(matching)} cells: give one of {which}")
     labels = {record.cell.label for record in report.records}
     raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
+
+
+def names_of(report: Report, records: Sequence[Record]) -> list[str]:
+    """Return by what `find_record` finds each of these: labels, or ids where several contests have the same labels."""
+    is_one_contest = len({record.cell.label for record in report.records}) == len(report.records)
+    return [record.cell.label if is_one_contest else record.cell.id for record in records]
 
 
 def backends_that(has: Callable[[Backend], object]) -> str:

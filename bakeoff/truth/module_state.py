@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -307,7 +307,8 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     if isinstance(value, MethodType):
         return _returning(value, _kept(name, value.__self__, depth, seen, leaves))
     if isinstance(value, partial):
-        return _returning(value, _kept(name, [*value.args, value.keywords, value.func], depth, seen, leaves))
+        parts = SimpleNamespace(args=value.args, keywords=value.keywords, func=value.func)
+        return _returning(value, _kept(name, parts, depth, seen, leaves))
     if isinstance(value, bytearray | array.array):
         leaves[name] = type(value).__name__, bytes(value)
         return _returning(value, partial(value.__setitem__, slice(None), value[:]))

@@ -216,6 +216,7 @@ def test_ratios_are_taken_to_eager_or_else_to_the_first_of_several_environments(
         (("null@od",), ("old=/x/python",), "did you mean 'old'"),
         (("null",), ("old",), "write NAME=PYTHON"),
         (("null@old",), ("old=/nowhere/python",), "there is no such interpreter"),
+        (("null@old",), ("old=false",), "--env old=false runs no worker; it needs torch"),
     ],
 )
 def test_an_environment_that_is_not_there_is_refused(

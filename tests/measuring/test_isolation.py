@@ -267,7 +267,7 @@ def test_a_library_that_can_only_be_there_from_the_start_is_found(monkeypatch: p
 
 def test_a_library_that_is_not_here_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(malloc.LIBRARIES, "tcmalloc", ("libnowhere.so.9", "libnowhere9"))
-    with pytest.raises(UsageError, match=r"^--malloc tcmalloc: libnowhere.so.9 is not here .*: apt-get install libn"):
+    with pytest.raises(UsageError, match=r"^tcmalloc: libnowhere.so.9 is not here .*: apt-get install libn"):
         malloc.variables_of("tcmalloc")
 
 

@@ -241,6 +241,14 @@ def test_a_tie_is_left_to_the_user() -> None:
         export.choose(report, None)
 
 
+def test_what_a_tie_of_several_contests_names_can_be_given() -> None:
+    others = [record_of(label, 0.1, cell={"model": "conv"}) for label in ("eager", "onnx")]
+    report = report_on(record_of("eager", 0.1), record_of("onnx", 0.1), *others)
+    with pytest.raises(UsageError, match=r"its best tie: name \S+$") as error:
+        export.choose(report, "conv")
+    assert export.choose(report, str(error.value).rpartition(" ")[2]).cell == others[1].cell
+
+
 def found_as(name: str, *records: Record) -> str:
     return script_parts.find_record(report_on(*records), name).cell.label
 

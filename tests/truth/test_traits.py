@@ -523,9 +523,9 @@ def counting_closure() -> type[nn.Module]:
             "variable Counter.calls",
         ),
         (type("InMethod", (nn.Module,), {"forward": lambda self, x: x * METER.count()}), "variable METERED[0]"),
-        (Held, "attribute count[1]['calls'][0]"),
+        (Held, "attribute count.keywords['calls'][0]"),
         (calling(Tally().count), "variable count of forward.calls"),
-        (calling(partial(Tally.count, Tally())), "variable count of forward[0].calls"),
+        (calling(partial(Tally.count, Tally())), "variable count of forward.args[0].calls"),
     ],
 )
 def test_state_in_helpers_closures_and_defaults_is_named_and_put_back(kind: type[nn.Module], named: str) -> None:
