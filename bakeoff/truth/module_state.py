@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import ast
 import copyreg
 import itertools
@@ -69,10 +68,7 @@ _FOLLOWED_NEVER = (
     threading.Semaphore,
 )
 
-_CHANGING = (
-    *(list, dict, set, deque, bytearray, array.array, itertools.count),
-    *(queue.Queue, queue.SimpleQueue, threading.local, ContextVar),
-)
+_CHANGING = (list, dict, set, deque, itertools.count, queue.Queue, queue.SimpleQueue, threading.local, ContextVar)
 
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
@@ -309,9 +305,6 @@ def _kept(name: str, value: Any, depth: int, seen: set[int], leaves: dict[str, L
     if isinstance(value, partial):
         parts = SimpleNamespace(args=value.args, keywords=value.keywords, func=value.func)
         return _returning(value, _kept(name, parts, depth, seen, leaves))
-    if isinstance(value, bytearray | array.array):
-        leaves[name] = type(value).__name__, bytes(value)
-        return _returning(value, partial(value.__setitem__, slice(None), value[:]))
     if isinstance(value, itertools.count):  # such as `count(3, 2)`, which nothing sets back
         leaves[name] = "count", repr(value)
         return partial(itertools.count, *ast.literal_eval(f"({repr(value).removeprefix('count(').removesuffix(')')},)"))

@@ -1,6 +1,5 @@
 """A model is understood with eager: what its answers depend on, what its calls change, and where it decides."""
 
-import array
 import datetime
 import email.utils
 import itertools
@@ -260,11 +259,6 @@ def replaces_a_member(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * number
 
 
-def counts_in_bytes(m: Any, x: torch.Tensor) -> torch.Tensor:
-    m.bytes[0] += 1
-    return m.linear(x) * m.bytes[0]
-
-
 def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.linear(x) * next(m.steps)
 
@@ -281,8 +275,6 @@ def counts_by_an_iterator(m: Any, x: torch.Tensor) -> torch.Tensor:
         (counts_in_a_large_array, {"table": np.zeros(1_000_003)}, "attribute table"),
         (lambda m, x: m.linear(x * m.held[0].add_(1)), {"held": (torch.ones(1),)}, "attribute held[0]"),
         (replaces_a_member, {"seen": {1}}, UNNAMED),
-        (counts_in_bytes, {"bytes": bytearray(1)}, "attribute bytes"),
-        (counts_in_bytes, {"bytes": array.array("d", [0.0])}, "attribute bytes"),
         (counts_by_an_iterator, {"steps": itertools.count(3, 2)}, "attribute steps"),
     ],
 )
