@@ -62,7 +62,7 @@ class BatchTried(Frozen):
         calls_per_s = record.throughput.calls_per_s if record.throughput else median_ms and 1000 / median_ms
         return cls(
             batch=batch,
-            reason=reason or (f"{unmet}, on a busy machine" if unmet and is_disturbed else unmet),
+            reason=reason or (f"on a busy machine: {unmet}" if unmet and is_disturbed else unmet),
             status=record.status,
             median_ms=median_ms,
             samples_per_s=calls_per_s and calls_per_s * batch,

@@ -73,8 +73,8 @@ def _sizes_of(name: str, value: str) -> tuple[int, ...]:
 
 def require_served(family: Family, asked: Mapping[str, tuple[str, ...]], ranges: Mapping[str, Range]) -> None:
     """Raise UsageError if the model does not take one of the ranges."""
+    written = f"--dynamic {','.join(f'{name}={span.low}:{span.high}' for name, span in ranges.items())}"
     for name, span in ranges.items():
-        written = f"--dynamic {name}={span.low}:{span.high}"
         for size in (span.low, span.high):
             try:
                 parsed = family.resolve({**{key: values[0] for key, values in asked.items()}, name: str(size)})

@@ -422,6 +422,7 @@ def test_a_record_says_whether_its_batch_is_too_large() -> None:
     assert slow.reason.startswith("median_ms is 6") and slow.status is Status.OK
     busy = BatchTried.measured(16, ok(cell("onnx"), under(steady([6.0]), **BUSY)), required)
     assert (slow.is_disturbed, busy.is_disturbed) == (False, True) and busy.status is Status.OK
+    assert busy.reason == f"on a busy machine: {slow.reason}"
     assert BatchTried.measured(32, failed(cell("onnx"), Status.OOM, "no room"), required).reason == "oom: no room"
 
 

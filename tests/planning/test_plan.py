@@ -496,6 +496,7 @@ def test_several_dimensions_vary_at_once() -> None:
     [
         ({"dynamic": ["dim=64:130"]}, "heads=4 does not divide dim=130"),
         ({"dynamic": ["sek=16:64"]}, "sek"),
+        ({"dynamic": ["seq=1:8", "dmi=1:8"]}, "--dynamic seq=1:8,dmi=1:8: unknown dimension of transformer 'dmi'"),
         ({"dynamic": ["seq=0:64"]}, "must be at least 1"),
         ({"dynamic": ["seq=16:64"], "set": {"seq": ["128"]}}, "seq=128 is outside of this range"),
         ({"dynamic": ["seq=16:64"], "set": {"seq": ["long"]}}, "--set seq=long: --dynamic seq is a range of sizes"),
