@@ -17,7 +17,7 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts
 from bakeoff.measuring.probes import ask, launchers_for
-from bakeoff.measuring.session import contests_of, on_this_machine
+from bakeoff.measuring.session import completed_contests, on_this_machine
 from bakeoff.planning.plan import Contest, PlannedCell
 from bakeoff.planning.request import OPTIONS, Request
 from bakeoff.planning.sampling_plan import SamplingPlan
@@ -130,7 +130,7 @@ def check(request: Request, say: Callable[[Check], None]) -> tuple[ChecksAnswer,
     try:
         with launchers_for(request) as launchers:
             request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
-            contests = contests_of(request, launchers)
+            contests = completed_contests(request, launchers)
             planned = sum(len(contest.cells) for contest in contests)
             for contest in contests:
                 for record, accuracy in _checked(contest, request, launchers):

@@ -24,7 +24,7 @@ from bakeoff.measuring.cores import usable_cores
 from bakeoff.measuring.messages import TryBackend
 from bakeoff.measuring.probes import launchers_for, why_not
 from bakeoff.measuring.same_model import require_same_model
-from bakeoff.measuring.session import contests_of, describe_machine, measure, on_this_machine, servers_of
+from bakeoff.measuring.session import completed_contests, describe_machine, measure, on_this_machine, servers_of
 from bakeoff.measuring.versions import untested_torch
 from bakeoff.models.base import Family
 from bakeoff.planning.places import places_of
@@ -135,7 +135,7 @@ def _prepared(
         with launchers_for(request, 1 if request.is_pool else servers_of(request)) as launchers:
             facts, captured = describe_machine(launchers, request)
             request = on_this_machine(request, facts)
-            contests = contests_of(request, launchers)
+            contests = completed_contests(request, launchers)
             measured_by_s = budget_ends_s - reserved_for_starts_s(request, contests)
             if not request.is_pool:
                 here = partial(measure, launchers, contests, request, budget_ends_s=measured_by_s)
@@ -150,7 +150,7 @@ def _prepared(
             cluster.require_own_variables(own_variables)
         request = cluster.request_for(request)
         with launchers_for(request) as launchers:
-            contests = contests_of(request, launchers)
+            contests = completed_contests(request, launchers)
         yield Prepared(request, contests, None, partial(cluster.measure, request, contests))
 
 

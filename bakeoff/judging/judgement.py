@@ -40,8 +40,8 @@ class Judgement:
 
     @property
     def meets_requirements(self) -> bool:
-        """Return True unless there is a contest in which every measured cell misses what is required, or in which that
-        was not measured of the first one."""
+        """Return False if every measured cell of a contest misses what is required. It is False, too, if that was not
+        measured of a contest's first cell."""
         is_met = all(contest.ranked or not any(cell.unmet for cell in contest.cells) for contest in self.contests)
         return is_met and not self.unmeasured
 

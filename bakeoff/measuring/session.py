@@ -225,7 +225,7 @@ def shared_imports(families: Sequence[Family]) -> list[str]:
     return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
-def contests_of(request: Request, launchers: Launchers) -> list[Contest]:
+def completed_contests(request: Request, launchers: Launchers) -> list[Contest]:
     """Return the contests of the request with the axes to leave open, and with the sizes that all cells have their
     weights at, if weights vary with sizes. Raises UsageError, in one line, if a model refuses its range."""
     found: dict[str, AxesFound] = {}  # by range
